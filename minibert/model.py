@@ -432,7 +432,7 @@ def load(
     asked = Asked(task, labels, head_seed, dtype, allow_unexpected)
     check_name(impl)
     check_flag("offline", offline, CheckpointError)
-    chosen = None if device is None else _device(device)
+    chosen = None if device is None else device_of(device, CheckpointError)
     if isinstance(name, nn.Module):
         model = _build(open_live(name, asked))
         model.impl = impl
@@ -465,14 +465,14 @@ def _build(checkpoint: Checkpoint, device: torch.device | None = None) -> Model:
     return model
 
 
-def _device(device: Any) -> torch.device:
-    """The device, once a tensor could be put there."""
+def device_of(device: Any, error: type[MinibertError]) -> torch.device:
+    """The device, once a tensor could be put there. Raises `error` where none can."""
     try:
         return torch.empty(0, device=torch.device(device)).device
     # Each kind of device refuses in its own way, CUDA with an AssertionError.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
+    except Exception as wrong:
+        reason = (str(wrong).splitlines() or [type(wrong).__name__])[0]
+        raise error(
             f"device={device!r} cannot be used ({reason}); expected a device of this machine, "
             'such as "cpu" or "cuda:0".'
-        ) from error
+        ) from wrong

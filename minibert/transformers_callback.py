@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from minibert.attached.measuring import measuring
+from minibert.untrusted import Json
 
 
 class EntropyCallback(TrainerCallback):
@@ -30,12 +31,12 @@ class EntropyCallback(TrainerCallback):
         self,
         inputs: Mapping[str, Tensor],
         every: int = 100,
-        note: Callable[[dict[str, Any]], object] = lambda entry: None,
+        note: Callable[[Json], object] = lambda entry: None,
     ) -> None:
         if every < 1:
             raise ValueError(f"every={every}: expected 1 or more steps.")
         self.inputs, self.every, self.note = inputs, every, note
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Json] = []
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **more: Any

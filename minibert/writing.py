@@ -12,6 +12,17 @@ from minibert.errors import MinibertError
 Error = type[MinibertError]
 
 
+def as_path(path: object, error: Error) -> Path:
+    """The path as a Path. Raises `error` for what no file or folder can be called."""
+    try:
+        named = os.fsdecode(os.fsencode(path))  # type: ignore[arg-type, type-var]
+    except (TypeError, UnicodeEncodeError):
+        named = ""
+    if not named.strip() or "\0" in named:
+        raise error(f"{path!r:.80}: expected the path of a file or folder.")
+    return Path(named)
+
+
 def check_place(path: Path, error: Error = MinibertError) -> None:
     """Raise `error` where no file can be: a folder, a pipe, a device, or in no folder."""
     if path.is_dir():

@@ -51,7 +51,7 @@ SHAPE = " ".join(SMALL)
 TASK = "--task causal-lm"
 # Options of `train`, behind texts and a small shape; exit status, and what standard error says.
 UNTRAINED = [
-    (f"{TASK} --device cuda", 1, "The device 'cuda' cannot be used"),
+    (f"{TASK} --device cuda", 1, "device='cuda' cannot be used"),
     (f"{TASK} --held-out no.txt", 1, r"no\.txt: cannot be read"),
     (f"{TASK} -o taken", 1, "taken: cannot be written to"),
     ("", 2, "The task is missing: give --task causal-lm, masked-lm or pre-training"),

@@ -22,7 +22,6 @@ from minibert.viz.inputs import (
     checked_numbers,
     checked_second_start,
     checked_tokens,
-    from_the_end,
     numbers_on_page,
 )
 from minibert.viz.page import Page
@@ -146,11 +145,10 @@ def shown(
     first = examples[0].about
     sizes = first["sizes"]
     if layer is not None:
-        numbers = from_the_end([layer], sizes["n_layers"])
-        chosen = numbers_on_page(numbers, first["layers"], "layer")
+        chosen = numbers_on_page(layer, sizes["n_layers"], first["layers"], "layer")
         start.append(("layer", str(chosen[0])))
     if heads is not None:
-        chosen = numbers_on_page(from_the_end(heads, sizes["n_heads"]), first["heads"], "heads")
+        chosen = numbers_on_page(heads, sizes["n_heads"], first["heads"], "heads")
         start.append(("heads", ".".join(map(str, chosen))))
     if theme is not None:
         if theme not in ("dark", "light"):
@@ -206,16 +204,12 @@ def _example(argument: str, given: dict[str, Outside]) -> Example:
     key_labels = (
         None if square else _labels(given, looked_at, n_keys, f"{argument}'s key axis", None)
     )
-    layers = from_the_end(given["include_layers"], len(checked))
-    heads = from_the_end(given.get("include_heads"), n_heads)
+    layers = checked_numbers(given["include_layers"], len(checked), "include_layers")
     example = weights_example(
-        {
-            layer: checked[layer]
-            for layer in checked_numbers(layers, len(checked), "include_layers")
-        },
+        {layer: checked[layer] for layer in layers},
         labels,
         n_layers=len(checked),
-        heads=checked_numbers(heads, n_heads, "include_heads"),
+        heads=checked_numbers(given.get("include_heads"), n_heads, "include_heads"),
         key_labels=key_labels,
         name=name,
     )

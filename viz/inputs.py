@@ -3,14 +3,13 @@
 Every message names the argument, says what came, what was wanted and what to do.
 """
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from minibert.doors import PageSizes
-from minibert.errors import AttentionError
+from minibert.errors import AttentionError, check_index, is_whole, whole_number
 from minibert.viz.payload import Array
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def _one_sentence(item: Outside, name: str, sentence: int) -> Array:
         raise AttentionError(f"{name} is None: the model gave no attention. {_ASK_FOR_ATTENTION}")
     table = to_array(item, name)
     _expect(table, name, "(batch, head, query, key)")
-    return table[checked_index(sentence, len(table), "sentence", name)]
+    return table[check_index("sentence", sentence, len(table), AttentionError, f"{name}: ")]
 
 
 def _expect(table: Array, name: str, axes: str) -> None:
@@ -127,17 +126,6 @@ def _expect(table: Array, name: str, axes: str) -> None:
         elif table.ndim < 4:
             hint = ". Is this another part of the model's output? " + _ASK_FOR_ATTENTION
         raise AttentionError(f"{name} has shape {table.shape}, expected {axes}{hint}")
-
-
-def checked_index(chosen: Outside, n: int, name: str, holder: str) -> int:
-    """`chosen`, a number from 0 to n - 1."""
-    try:
-        number = operator.index(chosen)
-    except TypeError as error:
-        raise AttentionError(f"{name}={chosen!r}, expected a whole number from 0") from error
-    if not 0 <= number < n:
-        raise AttentionError(f"{name}={number}, but {holder} holds {n}, counted from 0")
-    return number
 
 
 def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = True) -> Array:
@@ -214,49 +202,26 @@ def checked_tokens(
 
 
 def checked_numbers(chosen: Outside, n: int, name: str) -> list[int]:
-    """The layers or heads to show: all `n` of them for None, else `chosen` in rising order."""
-    if chosen is None:
-        return list(range(n))
-    try:
-        numbers = sorted(set(map(whole_number, chosen)))
-    except TypeError as error:
-        raise AttentionError(f"{name}={chosen!r}, expected a list of whole numbers") from error
-    if not numbers:
-        raise AttentionError(f"{name} is empty; leave it out to show all {n}")
-    if numbers[0] < 0 or numbers[-1] >= n:
-        raise AttentionError(f"{name}={numbers}, but there are {n}, counted from 0")
-    return numbers
+    """Layers, heads or sentences in rising order: all `n` for None; one number is a list of one.
 
-
-def whole_number(given: Outside) -> int:
-    """Return the value as an int. Raises TypeError for a value that is not one, such as True."""
-    if isinstance(given, bool):
-        raise TypeError(f"{given} is not a number")
-    return operator.index(given)
-
-
-def from_the_end(chosen: Outside, n: int) -> Outside:
-    """The numbers as a list, those from -n to -1 counted from the end as Python does; or None.
-
-    One number is a list of one. What is not a number is left for the others here to refuse.
+    Negative numbers count from the end.
     """
     if chosen is None:
-        return None
-    try:
-        given = [operator.index(chosen)]
-    except TypeError:
-        given = list(chosen) if isinstance(chosen, Iterable) else [chosen]
-    return [one + n if hasattr(one, "__index__") and -n <= one < 0 else one for one in given]
-
-
-def numbers_on_page(chosen: Outside, held: list[int], name: str) -> list[int]:
-    """The numbers of layers or heads to open with, if the page holds them."""
-    try:
-        numbers = [operator.index(number) for number in chosen]
-    except TypeError as error:
-        raise AttentionError(f"{name}={chosen!r}, expected whole numbers") from error
+        return list(range(n))
+    several = isinstance(chosen, Iterable) and not is_whole(chosen)
+    what = name.removeprefix("include_").removesuffix("s")
+    numbers = {
+        check_index(what, one, n, AttentionError, f"{name}: ")
+        for one in (chosen if several else (chosen,))
+    }
     if not numbers:
-        raise AttentionError(f"{name} is empty; leave it out to choose all that the page holds")
+        raise AttentionError(f"{name} is empty; leave it out to show all {n}")
+    return sorted(numbers)
+
+
+def numbers_on_page(chosen: Outside, n: int, held: list[int], name: str) -> list[int]:
+    """The numbers of layers or heads to open with, if the page holds them."""
+    numbers = checked_numbers(chosen, n, name)
     for number in numbers:
         if number not in held:
             raise AttentionError(f"{name}={number} is not on the page, which holds {held}")
@@ -267,12 +232,5 @@ def checked_second_start(start: Outside, n_tokens: int) -> int | None:
     """The position of the second text's first token; None where there is one text."""
     if start is None:
         return None
-    try:
-        position = operator.index(start)
-    except TypeError as error:
-        raise AttentionError(f"sentence_b_start={start!r}, expected a whole number") from error
-    if not 0 < position < n_tokens:
-        raise AttentionError(
-            f"sentence_b_start={position}, expected a position from 1 to {n_tokens - 1}"
-        )
-    return position
+    last = n_tokens - 1
+    return whole_number("sentence_b_start", start, AttentionError, least=1, most=last)

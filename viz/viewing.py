@@ -7,9 +7,16 @@ heads -> page, with less of the vectors where it would be large
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from minibert.errors import AttentionError, MinibertError, within_memory
+from minibert.errors import (
+    AttentionError,
+    MinibertError,
+    is_whole,
+    whole_number,
+    within_memory,
+)
 from minibert.untrusted import Json
 from minibert.viz.example import (
     Example,
@@ -25,7 +32,6 @@ from minibert.viz.inputs import (
     checked_numbers,
     checked_second_start,
     checked_tokens,
-    whole_number,
 )
 from minibert.viz.page import Page, checked_view
 from minibert.viz.vectors import Holding, packed_values, value_size, vectors_size
@@ -199,7 +205,7 @@ def view(
     traces         a trace, a list of them, or named ones: {"before": trace, "after": edited}
     view           the picture that it opens with, of page.VIEWS
     sentences      those of a batch, by number; all by default. Each is an example of the page
-    layers, heads  what the page holds, all by default; numbers count from 0
+    layers, heads  what the page holds, all by default; negative numbers count from the end
     vectors        hold query and key: the neuron and arithmetic views need them. In half
                    precision, and value too, while the page stays below 0.5 MB or 31 kB a token;
                    else in a byte a number, at most half a hundredth of its vector's largest off
@@ -276,10 +282,11 @@ def _exact_heads(
     on_page = frozenset((layer, head) for layer in layers for head in heads)
     if exact is None or isinstance(exact, bool):
         return on_page if exact else frozenset()
+    whole = partial(whole_number, name, error=AttentionError, least=0)
     try:
         given = list(exact)
-        pairs = given if given and not hasattr(given[0], "__index__") else [given]
-        chosen = [(whole_number(layer), whole_number(head)) for layer, head in pairs]
+        pairs = given if given and not is_whole(given[0]) else [given]
+        chosen = [(whole(layer), whole(head)) for layer, head in pairs]
     except (TypeError, ValueError) as error:
         raise AttentionError(
             f"{name}={exact!r}, expected (layer, head), a list of such pairs, or True"
@@ -372,7 +379,7 @@ def attention_page(
     tokens            the tokenizer's strings, one a position
     sentence_b_start  the position of the second text's first token, where there are two
     sentence          which one of the batch
-    layers, heads     what the page holds, all by default; numbers count from 0
+    layers, heads     what the page holds, all by default; negative numbers count from the end
     view              the picture that it opens with: "head", "model" or "map"
 
     Weights on the page are within 4e-3 of those given. Raises AttentionError naming the

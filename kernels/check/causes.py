@@ -9,7 +9,6 @@ one constant. Last, it names the places of the wrong numbers.
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -292,25 +291,23 @@ def _stale_part(wrong: Tensor, found: Tensor, previous: Tensor) -> str | None:
     )
 
 
-def _dead_rows(problem: Problem) -> Tensor:
-    B, H, Q, K = (*problem.query.shape[:3], problem.n_keys)
+def _dead_rows(problem: Problem) -> Tensor | None:
     allowed = unfolded(problem).mask
-    if allowed is None:
-        return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
-    return ~allowed.expand(B, H, Q, K).any(dim=-1)
+    sizes = (*problem.query.shape[:3], problem.n_keys)
+    return None if allowed is None else ~allowed.expand(sizes).any(dim=-1)
 
 
-def _padded_queries(problem: Problem) -> Tensor:
+def _padded_queries(problem: Problem) -> Tensor | None:
     B, H, Q, _ = problem.query.shape
     if problem.lengths is None or problem.n_keys != Q:
-        return torch.zeros(B, H, Q, dtype=torch.bool, device=problem.query.device)
+        return None
     padded = torch.arange(Q, device=problem.query.device) >= problem.lengths[:, None, None]
     return padded.expand(B, H, Q)
 
 
-def _only_in(rows: Tensor, wrong: Tensor) -> bool:
+def _only_in(rows: Tensor | None, wrong: Tensor) -> bool:
     """True where something is wrong, and only in these rows (batch, head, query)."""
-    if wrong.shape[:3] != rows.shape:
+    if rows is None or wrong.shape[:3] != rows.shape:
         return False
     there = wrong if wrong.ndim == 3 else wrong.any(dim=-1)
     return bool(there.any()) and not bool((there & ~rows).any())
@@ -442,8 +439,8 @@ def rounding_cause(output: str, problem: Problem, found: Tensor, expected: Tenso
             continue
         # All that is multiplied, or the scores alone.
         for names in (("query", "key", "value"), ("query", "key")):
-            vectors: dict[str, Any] = {one: rounded(getattr(problem, one)) for one in names}
-            effect = (truth(replace(problem, **vectors))[output] - expected)[finite]
+            vectors = {one: rounded(getattr(problem, one)) for one in names}
+            effect = (truth(problem.changed(**vectors))[output] - expected)[finite]
             left = torch.linalg.vector_norm(error - effect)
             sizes = zip(_sizes(error), _sizes(effect), strict=True)
             alike = all(1 / _FACTOR < one / max(other, 1e-300) < _FACTOR for one, other in sizes)
@@ -510,9 +507,9 @@ def _gradient_slips(
     for name, said in _OPTIONS.items():
         given = getattr(problem, name)
         if given is not None and given is not False:
-            without: dict[str, Any] = {name: None}
+            without: dict[str, object] = {name: None}
             without |= {"causal": False, "prefix": None} if name == "causal" else {}
-            other = right_gradients(replace(problem, **without))[output]
+            other = right_gradients(problem.changed(**without))[output]
             yield f"{said} is ignored in {output}", other
     # A key head's gradient is the sum over the query heads of its group.
     gradient, group = gradient_of_z(problem), problem.query.shape[1] // problem.key.shape[1]

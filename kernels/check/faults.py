@@ -143,7 +143,7 @@ def _from_the_start(problem: Problem) -> Tensor:
 def _strides(problem: Problem) -> Slips:
     if all(getattr(problem, name).is_contiguous() for name in _VECTORS):
         return
-    changed: dict[str, Any] = {}
+    changed = dict[str, Tensor]()
     for name in _VECTORS:
         one = getattr(problem, name)
         _, H, N, D = one.shape
@@ -152,9 +152,9 @@ def _strides(problem: Problem) -> Slips:
         "strides are ignored: memory is read as if it were contiguous, and a model hands over "
         "views; use x.stride(), or x.contiguous() before the launch"
     )
-    yield said, replace(problem, **changed)
+    yield said, problem.changed(**changed)
     for name in _VECTORS:
-        yield f"of {name} {said}", replace(problem, **{name: changed[name]})
+        yield f"of {name} {said}", problem.changed(**{name: changed[name]})
 
 
 #: How a wrong scale behaves, as a number made of d_head, d_value and the right one.
@@ -272,12 +272,12 @@ def _groups(problem: Problem) -> Slips:
         if bool((which == right).all()):
             continue
         for names in (("key", "value"), ("key",), ("value",)):
-            changed: dict[str, Any] = {
+            changed = {
                 name: getattr(problem, name)[:, which if name in names else right]
                 for name in ("key", "value")
             }
             of_one = "" if names[1:] else f"of {names[0]}: "
-            yield f"{of_one}{sentence}", replace(problem, **changed)
+            yield f"{of_one}{sentence}", problem.changed(**changed)
 
     if 1 < key_heads < heads:
         order = head.view(-1, key_heads).T.flatten()
@@ -428,11 +428,11 @@ def _vectors(problem: Problem) -> Slips:
         yield said, replace(problem, query=key, key=query)
     for names in (("key", "value"), ("key",), ("value",)):
         if problem.pages is None and len(key) > 1:
-            firsts: dict[str, Any] = {
+            firsts = {
                 name: getattr(problem, name)[:1].expand_as(getattr(problem, name)) for name in names
             }
             said = f"{' and '.join(names)} of the first sentence {'are' if names[1:] else 'is'} "
-            yield f"{said}used for all", replace(problem, **firsts)
+            yield f"{said}used for all", problem.changed(**firsts)
 
 
 def _hidden(problem: Problem) -> Slips:
@@ -489,23 +489,18 @@ def _softmax(problem: Problem) -> Slips:
         said = "the mask is applied after the softmax, whose sum counts hidden keys: put −inf into "
         found.append((f"{said}the scores", partial(_masked_after, problem)))
     whole = "lse = maximum + ln(sum exp(s − maximum))"
-    found += [
-        ("lse has the wrong sign", lambda s, v: {"lse": -s.logsumexp(-1)}),
-        (f"lse lacks the maximum of the row: {whole}", lambda s, v: {"lse": _ln_sum(s)}),
-        (f"lse lacks the logarithm: {whole}", lambda s, v: {"lse": s.amax(-1) + _ln_sum(s).exp()}),
-        (
-            "lse is the largest score of the row: add ln(sum exp(s − maximum))",
-            lambda s, v: {"lse": s.amax(-1)},
+    of_lse: dict[str, Callable[[Tensor], Tensor]] = {
+        "has the wrong sign": lambda s: -s.logsumexp(-1),
+        f"lacks the maximum of the row: {whole}": _ln_sum,
+        f"lacks the logarithm: {whole}": lambda s: s.amax(-1) + _ln_sum(s).exp(),
+        "is the largest score of the row: add ln(sum exp(s − maximum))": lambda s: s.amax(-1),
+        f"adds a maximum in base 2 to ln(sum): {whole}": lambda s: s.amax(-1) / _LN_2 + _ln_sum(s),
+        f"adds log2(sum) to a maximum in base e: {whole}": lambda s: (
+            s.amax(-1) + _ln_sum(s) / _LN_2
         ),
-        (
-            f"lse adds a maximum in base 2 to ln(sum): {whole}",
-            lambda s, v: {"lse": s.amax(-1) / _LN_2 + _ln_sum(s)},
-        ),
-        (
-            f"lse adds log2(sum) to a maximum in base e: {whole}",
-            lambda s, v: {"lse": s.amax(-1) + _ln_sum(s) / _LN_2},
-        ),
-    ]
+    }
+    for said, lse in of_lse.items():
+        found.append((f"lse {said}", lambda s, v, lse=lse: {"lse": lse(s)}))
     for least in (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
         for again in (True, False):
             said = f"probs below {least:g} are set to 0{', and rows divided by' * again}"
@@ -588,13 +583,11 @@ def _layout(problem: Problem) -> Slips:
         (("query", "key"), False),
         *(((name,), False) for name in _VECTORS),
     ):
-        changed: dict[str, Any] = {
-            name: _read_by_position(getattr(problem, name)) for name in names
-        }
+        changed = {name: _read_by_position(getattr(problem, name)) for name in names}
         parts = [f"{', '.join(names)} {'are' if names[1:] else 'is'} read"] if names else []
         parts += ["z is written"] if writes else []
         said = f"layout: {' and '.join(parts)} as (batch, position, head, d_head); {_LAYOUT}"
-        other = replace(problem, **changed)
+        other = problem.changed(**changed)
         yield Suspect(said, other, _written_by_position) if writes else Suspect(said, other)
     B, H, N, D = problem.z_shape
     for said, written in (
@@ -617,11 +610,11 @@ def _layout(problem: Problem) -> Slips:
     shapes = {getattr(problem, name).shape for name in _VECTORS}
     if len(shapes) == 1 and problem.options().keys() <= {*COMMON} - {"mask", "bias"}:
         lengths, H = problem.lengths, problem.query.shape[1]
-        turned: dict[str, Any] = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
+        turned = {name: getattr(problem, name).transpose(1, 2) for name in _VECTORS}
         yield Suspect(
             "layout: the axes are taken for (batch, position, head, d_head), so that heads attend "
             f"to heads; {_LAYOUT}",
-            replace(problem, lengths=None if lengths is None else lengths.clamp_max(H), **turned),
+            problem.changed(lengths=None if lengths is None else lengths.clamp_max(H), **turned),
             lambda output: output.transpose(1, 2),
         )
 

@@ -10,7 +10,6 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,11 +119,8 @@ def gradients_of(z: Tensor, problem: Problem) -> dict[str, Tensor]:
 
 def refused(work: Workload) -> str | None:
     """The reason why it has no gradients; None where it has."""
-    return (
-        "keys in pages are those of a cache, which is not trained"
-        if work.layout == "paged"
-        else None
-    )
+    paged = work.layout == "paged"
+    return "keys in pages are those of a cache, which is not trained" if paged else None
 
 
 def right_gradients(problem: Problem) -> dict[str, Tensor]:
@@ -230,7 +226,7 @@ def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem
         batch, first, Q = 0, sum(packed[:sentence]), packed[sentence]
         keys = slice(sum(counts[:sentence]), sum(counts[: sentence + 1]))
     K = end = keys.stop - keys.start
-    told: dict[str, Any] = dict.fromkeys(("packed", "packed_keys", "pages")) | {"want": {}}
+    told: dict[str, object] = dict.fromkeys(("packed", "packed_keys", "pages")) | {"want": {}}
     for name in ("query", "z_gradient"):
         if (one := getattr(problem, name)) is not None:
             told[name] = one.detach()[batch : batch + 1, heads][:, :, first + rows]
@@ -250,7 +246,7 @@ def part(problem: Problem, sentence: int, heads: slice, rows: Tensor) -> Problem
         else:
             of_heads = name in ("alibi_slopes", "sinks")
             told[name] = one[heads] if of_heads else one[sentence : sentence + 1]
-    small, key = replace(problem, **told), torch.arange(K, device=device)
+    small, key = problem.changed(**told), torch.arange(K, device=device)
     distance = (key - (rows + end - Q)[:, None])[None, None]
     bias = bias_at(small, distance)
     return replace(

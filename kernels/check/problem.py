@@ -105,10 +105,13 @@ class Problem:
             one.copy_(theirs[name])
         return other._holding(mine)
 
-    def _holding(self, tensors: dict[str, Any]) -> "Problem":
-        """The problem with these tensors in place of its own."""
+    def changed(self, **fields: Any) -> "Problem":
+        """The problem with these fields in place of its own."""
+        return replace(self, **fields)
+
+    def _holding(self, tensors: dict[str, Tensor]) -> "Problem":
         want = {name: tensors.pop(name, one) for name, one in self.want.items()}
-        return replace(self, want=want, **tensors)
+        return self.changed(want=want, **tensors)
 
     def differing(self, others: Mapping[str, Tensor]) -> list[str]:
         """The names of the tensors that do not hold the same numbers in `others`."""

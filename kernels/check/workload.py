@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minibert.errors import AttentionError, did_you_mean
-from minibert.kernels.call import RANKED
+from minibert.kernels.call import RANKED, Want
 from minibert.kernels.check.problem import Problem, Window
 
 #: Keys of a page, as in vLLM (Kwon et al. 2023).
@@ -229,10 +229,10 @@ class Workload:
         return ", ".join(text for text, true in said.items() if true)
 
 
-def _named(name: str, sizes: tuple[int, int, int, int], **fields: Any) -> Workload:
-    batch, heads, tokens, d_head = sizes
-    asked: dict[str, Any] = {"dtype": "bfloat16", "causal": True} | fields
-    return Workload(batch, heads, tokens, d_head, name=name, **asked)
+def _named(
+    name: str, sizes: tuple[int, int, int, int], *, causal: bool = True, **fields: Any
+) -> Workload:
+    return Workload(*sizes, "bfloat16", causal, name=name, **fields)
 
 
 #: The attention of models that people run, from the config files of their publishers. Grouped
@@ -353,12 +353,12 @@ def _wanted(
     longest: int,
     normal: Callable[..., Tensor],
     generator: torch.Generator,
-) -> dict[str, Any]:
+) -> Want:
     """The parameters of each statistic."""
     B, H, Q, K = sizes
     known = {"key_mass": (0, longest - 1), "offset_mass": (-1, 0, 1), "map": (8,)}
     known |= dict.fromkeys(RANKED, (3,))
-    want: dict[str, Any] = {name: known.get(name, ()) for name in sorted(wants)}
+    want: Want = {name: known.get(name, ()) for name in sorted(wants)}
     if "key_sums" in want:
         want["key_sums"] = normal(B, H, K, 3)
     if "pair_mass" in want:

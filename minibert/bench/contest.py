@@ -129,7 +129,9 @@ class Clock:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _on_cpu(self, run: Callable[[], object], calls: int, cold: bool) -> tuple[list[float], Any]:
+    def _on_cpu(
+        self, run: Callable[[], object], calls: int, cold: bool
+    ) -> tuple[list[float], object]:
         milliseconds, result = [], None
         for _ in range(calls):
             result = None
@@ -140,7 +142,9 @@ class Clock:
             milliseconds.append((perf_counter() - start) * 1e3)
         return milliseconds, result
 
-    def _on_gpu(self, run: Callable[[], object], calls: int, cold: bool) -> tuple[list[float], Any]:
+    def _on_gpu(
+        self, run: Callable[[], object], calls: int, cold: bool
+    ) -> tuple[list[float], object]:
         events, result = [], None
         for _ in range(calls):
             result = None

@@ -107,7 +107,7 @@ class JudgedRun:
     def _call(self, cold: bool) -> tuple[float, dict[str, Tensor]]:
         """Milliseconds of a call with new inputs, and what it gave."""
         self._ask("ready", cold=cold)
-        fields: dict[str, Any] = {"cold": cold, "seed": secrets.randbits(63), "most": self._most}
+        fields: Row = {"cold": cold, "seed": secrets.randbits(63), "most": self._most}
         self._problem.refresh(fields["seed"])
         on_gpu = self._problem.query.is_cuda
         if not on_gpu:

@@ -27,6 +27,7 @@ from minibert.writing import replacing
 if TYPE_CHECKING:
     import torch
 
+Row = dict[str, Any]
 #: Significant digits of milliseconds in a row.
 _DIGITS = 6
 
@@ -81,7 +82,7 @@ class Timing:
         ]
         return abs(halves[0] - halves[1]) / max(self.median, 1e-9) if len(self.turns) > 1 else 0.0
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Row:
         """The fields of a row: median, p20 and p80 in ms, calls, rounds."""
         calls = self.calls
         return {
@@ -114,7 +115,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-Row = dict[str, Any]
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("minibert", "torch", "triton", "transformers", "numpy")
 #: More than this of the machine is used by others: times mean little.
@@ -154,7 +154,7 @@ def busy(row: Row) -> str:
     return f"this machine is busy (load {load}): trust no time below." if load > _BUSY else ""
 
 
-def _gpu(device: Any, versions: dict[str, str | None]) -> str:
+def _gpu(device: "torch.device | None", versions: dict[str, str | None]) -> str:
     """The name of the GPU; the versions of its libraries are added."""
     import torch
 

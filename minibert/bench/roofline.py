@@ -32,7 +32,7 @@ def ceilings(device: torch.device, dtype: str) -> Mapping[str, float]:
     found = {
         "tensor": _matmul(device, getattr(torch, dtype)),
         "exponential": exponentials_per_second(device),
-        "issue": instructions_per_second(device),
+        "issue": _by_triton("instructions", device) if device.type == "cuda" else None,
         "memory": _copy(device),
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -83,12 +83,8 @@ def exponentials_per_second(device: torch.device) -> float | None:
     return 16 * numbers.numel() / best_seconds(run, device)
 
 
-def instructions_per_second(device: torch.device) -> float | None:
-    """Multiply-adds a second, one instruction for each number; None on a CPU or without Triton."""
-    return _by_triton("instructions", device) if device.type == "cuda" else None
-
-
 def _by_triton(name: str, device: torch.device) -> float | None:
+    """Exponentials, or multiply-adds of one instruction each, a second; None without Triton."""
     if importlib.util.find_spec("triton") is None:
         return None
     from minibert.kernels.fused.ceilings import launch

@@ -245,12 +245,12 @@ class _Told:
         if "module" in self.names:
             # To transformers' functions the mask says it all; a window beside it is a hint.
             apart -= {"window"}
-        changed: dict[str, Any] = dict.fromkeys(apart & {*_MASKABLE, *_ADDED} - {"causal"})
+        changed: dict[str, object] = dict.fromkeys(apart & {*_MASKABLE, *_ADDED} - {"causal"})
         changed |= {"causal": False} if "causal" in apart else {}
         if self.counted and "window" in changed and self.problem.window is not None:
             # One number says the keys before the query.
             changed["window"] = None, self.problem.window[1]
-        plain, dtype = unfolded(replace(self.problem, **changed)), self.problem.query.dtype
+        plain, dtype = unfolded(self.problem.changed(**changed)), self.problem.query.dtype
         allowed, bias = plain.mask, plain.bias
         if bias is not None:
             # Written for every head, as torch's kernels want it.
@@ -579,7 +579,7 @@ def _given(one: inspect.Parameter, told: _Told) -> object:
         return value
     if required and one.name != "lengths":
         # Who has to be given something is given what changes nothing.
-        problem = replace(told.problem, **_nothing(told.problem, KNOWN[one.name][0]))
+        problem = told.problem.changed(**_nothing(told.problem, KNOWN[one.name][0]))
         value = KNOWN[one.name][1](replace(told, problem=problem))
     if value is not None:
         return value
@@ -596,7 +596,7 @@ def _given(one: inspect.Parameter, told: _Told) -> object:
     return by_type.get(type(one.default), of_no_one)
 
 
-def _nothing(problem: Problem, options: Collection[str]) -> dict[str, Any]:
+def _nothing(problem: Problem, options: Collection[str]) -> dict[str, Tensor]:
     """Values of these options that change nothing, for those that are tensors."""
     (B, H, Q, _), K = problem.query.shape, problem.n_keys
     lowest = torch.finfo(problem.query.dtype).min

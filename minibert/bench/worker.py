@@ -427,7 +427,7 @@ class _Worker:
                     self.inputs[name].copy_(one)
         else:
             self.inputs = {name: one.to(self.device) for name, one in given.items()}
-        fields: dict[str, Any] = dict(self.inputs)
+        fields: Row = dict(self.inputs)
         for name, one in settings.items():
             # From JSON a tuple comes as a list.
             fields[name] = tuple(one) if isinstance(one, list) else one

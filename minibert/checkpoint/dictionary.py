@@ -7,7 +7,7 @@ refused by its name.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -67,9 +67,8 @@ class Dictionary:
 
     def like(self, x: Tensor) -> "Dictionary":
         """This dictionary with tensors of the dtype and device of x."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        moved = {name: t.to(x) for name, t in own.items() if isinstance(t, Tensor)}
-        return replace(self, **cast(Any, moved))
+        moved: Json = {n: t.to(x) for n, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **moved)
 
     @property
     def directions(self) -> Float[Tensor, "feature d_out"]:
@@ -307,7 +306,7 @@ def _fields_of_saelens(config: Path) -> _Fields:
     return _Fields(kept, config)
 
 
-def _choices(given: _Fields) -> dict[str, Any]:
+def _choices(given: _Fields) -> Json:
     """What is done to vectors before they are read: normalizes, centres, rescales."""
     normalizes = given.take("normalize_activations", "none") or "none"
     known = ("none", "layer_norm", "constant_norm_rescale")
@@ -505,5 +504,5 @@ class _Files:
         )
 
     def _fetch(self, repo: str, names: Sequence[str], revision: str | None) -> Path:
-        options = {"cache_dir": self.cache_dir, "offline": self.offline}
-        return fetch_file(repo, names, revision=revision, **cast(Any, options))
+        options: Json = {"cache_dir": self.cache_dir, "offline": self.offline}
+        return fetch_file(repo, names, revision=revision, **options)

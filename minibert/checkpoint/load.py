@@ -13,7 +13,6 @@ import contextlib
 import json
 import math
 import mmap
-import os
 import re
 import tempfile
 from collections import Counter
@@ -38,7 +37,7 @@ from minibert.layers.dropout import Dropout
 from minibert.layers.linear import Processor, processor
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import Json, present, read_json
-from minibert.writing import replacing
+from minibert.writing import as_path, replacing
 
 DEFAULT = "tiny-bert"
 EMBEDDED = Path(__file__).parents[1] / "embedded"
@@ -298,7 +297,7 @@ def with_labels(config: Config, labels: object, head_seed: object) -> Config:
     return replace(config, labels=tuple(names))
 
 
-def _check_seed(config: Config, seed: Any) -> None:
+def _check_seed(config: Config, seed: object) -> None:
     whole_number("head_seed", seed, CheckpointError, least=0, most=2**63 - 1)
     if config.task not in (*_CLASSES, "question-answering"):
         raise CheckpointError(
@@ -476,13 +475,7 @@ def save(
 
     Raises CheckpointError when the folder cannot be written or a value does not fit the dtype.
     """
-    try:
-        named = os.fsdecode(os.fsencode(folder))
-    except (TypeError, UnicodeEncodeError):
-        named = ""
-    if not named.strip() or "\0" in named:
-        raise CheckpointError(f"folder={folder!r:.80}: expected the path of a folder.")
-    folder = Path(named)
+    folder = as_path(folder, CheckpointError)
     stored = to_checkpoint(config, parameters)
     tensors = {name: _converted(name, tensor, dtype) for name, tensor in stored.items()}
     about = config_to_hf(config) | dropout_to_hf(dropout, config)

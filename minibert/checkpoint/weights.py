@@ -90,10 +90,7 @@ def sources(config: Config) -> Mapping[str, Source]:
             source = Source((f"{names.layer.format(group)}.{theirs}",), linear, parts.get(ours))
             found |= _both(f"body.groups.{group}.{ours}", source)
     for ours, theirs in names.heads.get(config.task, {}).items():
-        if ours.endswith((".weight", ".bias")):
-            found[f"head.{ours}"] = Source((theirs,))
-        else:
-            found |= _both(f"head.{ours}", Source((theirs,)))
+        found |= _both(f"head.{ours}", Source((theirs,)))
     return {
         ours: replace(source, names=_names(names, source.names[0], config))
         for ours, source in found.items()
@@ -101,8 +98,10 @@ def sources(config: Config) -> Mapping[str, Source]:
 
 
 def _both(ours: str, module: Source) -> dict[str, Source]:
-    """The sources of a module's weight and bias, given that of the module."""
+    """The sources of a module's weight and bias, given that of the module, or of one of both."""
     (theirs,) = module.names
+    if ours.endswith((".weight", ".bias")):
+        return {ours: module}
     return {
         f"{ours}.weight": replace(module, names=(f"{theirs}.weight",)),
         f"{ours}.bias": replace(module, names=(f"{theirs}.bias",), transposed=False),
@@ -287,8 +286,7 @@ def _known(config: Config, wanted: Iterable[str]) -> set[str]:
     names = {name for ours in (*wanted, *optional) for name in table[ours].names}
     for head in family.heads.values():
         for ours, theirs in head.items():
-            whole = ours.endswith((".weight", ".bias"))
-            names |= {theirs} if whole else {f"{theirs}.weight", f"{theirs}.bias"}
+            names |= {one.names[0] for one in _both(ours, Source((theirs,))).values()}
     return names | {*family.aliases.values(), *family.live.values()}
 
 

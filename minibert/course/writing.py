@@ -69,6 +69,7 @@ def causal(n_queries: int, n_keys: int, *, after: int = 0) -> Tensor:
 
 
 Pair = tuple[Tensor, Tensor]
+OutputAndCache = tuple[Tensor, Any]
 
 
 def append(cache: Pair | None, key: Tensor, value: Tensor, *, axis: int = 1) -> Pair:
@@ -103,7 +104,7 @@ def rotary(
 
 def attention(
     x: Tensor, weights: Mapping[str, Tensor], n_heads: int, cache: Any, **slips: Function
-) -> tuple[Tensor, Any]:
+) -> OutputAndCache:
     """(position, d_model), what the heads write for these tokens, and the cache for the next."""
     part: dict[str, Function] = {
         "split": split, "append": append, "causal": causal, "attend": attend, "merge": merge,
@@ -660,7 +661,7 @@ EXERCISES: dict[str, Exercise] = {
 }  # fmt: skip
 
 
-def _without(name: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any) -> tuple[Tensor, Any]:
+def _without(name: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any) -> OutputAndCache:
     """The attention of a layer without one of its biases, or without those that begin so."""
     zeros = {one: torch.zeros_like(w) for one, w in weights.items() if one.startswith(name)}
     return attention(x, {**weights, **zeros}, *rest)
@@ -668,7 +669,7 @@ def _without(name: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any) ->
 
 def _exchanged(
     names: str, by: str, x: Tensor, weights: Mapping[str, Tensor], *rest: Any
-) -> tuple[Tensor, Any]:
+) -> OutputAndCache:
     """The attention of a layer with the weights and biases of `by` under these names."""
     others = {f"{kind}_{one}": weights[f"{kind}_{other}"] for kind in "Wb"
               for one, other in zip(names, by, strict=True)}  # fmt: skip

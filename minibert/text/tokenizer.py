@@ -168,9 +168,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without special tokens; [] for an empty text."""
-        check_text(text, "the text", may_be_empty=True)
-        with self._splitting():
-            return self._backend.encode(text, add_special_tokens=False).ids
+        return self.encode_with_starts(text)[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text, without special tokens, and the character each begins at."""

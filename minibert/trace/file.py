@@ -38,7 +38,7 @@ from minibert.trace.plan import shape_of
 from minibert.trace.record import PassRecord, Record
 from minibert.trace.run import TracedModel
 from minibert.untrusted import Json, guarded
-from minibert.writing import check_place, replacing
+from minibert.writing import as_path, check_place, replacing
 
 
 def identity_of(model: TracedModel) -> dict[str, object]:
@@ -116,7 +116,7 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
         raise TraceError(
             "A trace of packed sentences is not saved as one file: save trace.text(i) of each."
         )
-    target = _path(path)
+    target = as_path(path, TraceError)
     check_place(target, TraceError)
     try:
         with replacing(target) as beside:
@@ -124,13 +124,6 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
     except (OSError, SafetensorError) as error:
         raise TraceError(f"{target}: the trace could not be saved ({error}).") from error
     return target
-
-
-def _path(path: Any) -> Path:
-    try:
-        return Path(os.fsdecode(os.fsencode(path)))
-    except (TypeError, UnicodeEncodeError) as error:
-        raise TraceError(f"path={path!r:.80}: expected the path of a file ({error}).") from error
 
 
 def _tensors(trace: PassRecord) -> dict[str, Tensor]:
@@ -172,7 +165,7 @@ def open_trace(kind: type[Record], path: PathLike, model: TracedModel) -> Record
     there at once. Raises TraceError for a file that is not a complete trace of this version, for
     one that was changed, and for the trace of another model.
     """
-    path = _path(path)
+    path = as_path(path, TraceError)
     about, tensors = read_container(path)
     damaged = "its description of the trace is damaged; save the trace again"
     try:

@@ -12,7 +12,7 @@ hook on what was read sees that direct part, and it is added.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -177,9 +177,8 @@ class LayerTrace(LayerView):
         found = self.trace.layer_statistics(self.layer)
         if self.head is None:
             return found
-        numbers = {each.name: getattr(found, each.name) for each in fields(found)}
         return Statistics(
-            **{name: n if n is None else n[:, self.head] for name, n in numbers.items()}
+            **{name: n if n is None else n[:, self.head] for name, n in vars(found).items()}
         )
 
     @property

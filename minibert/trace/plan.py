@@ -462,16 +462,12 @@ class Plan:
 
     def of_layer(self, layer: int) -> dict[str, Change]:
         """What to do to the quantities of a layer, by name."""
-        return {name: self.change_of(name, layer) for name in self.names(layer)}
-
-    def change_of(self, name: str, layer: int | None) -> Change:
-        """A function that gives a quantity after all edits of it."""
-        return lambda value: self.apply(name, layer, value)
+        return {name: partial(self.apply, name, layer) for name in self.names(layer)}
 
     @property
     def behind_layers(self) -> dict[str, Change]:
         """What to do to the quantities that are computed once every layer is, by name."""
-        return {name: self.change_of(name, None) for name in self.names(None) - {"embed"}}
+        return {name: partial(self.apply, name, None) for name in self.names(None) - {"embed"}}
 
     @property
     def first_layer(self) -> int | None:

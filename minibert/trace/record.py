@@ -6,7 +6,7 @@ computes, or what an edit made of it; `rerun` begins at the first layer that an 
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -117,7 +117,8 @@ def of_each_sentence(found: Statistics | None, evaluation: Evaluation) -> Statis
         columns = columns[:, None, None]
     else:
         columns = columns.repeat_interleave(torch.tensor(packed, device=mass.device), 0)[None, None]
-    return replace(found, key_mass=_columns(mass, columns))
+    columns = columns.expand(*mass.shape[:-1], columns.shape[-1])
+    return replace(found, key_mass=mass.gather(-1, columns))
 
 
 def of_one_sentence(evaluation: Evaluation, index: int) -> Want:
@@ -127,10 +128,6 @@ def of_one_sentence(evaluation: Evaluation, index: int) -> Want:
         return want
     keys = tuple(want["key_mass"][column] for column in evaluation.key_columns[index])
     return want | {"key_mass": keys}
-
-
-def _columns(mass: Tensor, columns: Tensor) -> Tensor:
-    return mass.gather(-1, columns.expand(*mass.shape[:-1], columns.shape[-1]))
 
 
 class PassRecord:
@@ -455,12 +452,11 @@ def _cut(value: Tensor, axes: tuple[str, ...], row: int, span: slice) -> Tensor:
 
 def _cut_statistics(found: Statistics, row: int, span: slice) -> Statistics:
     axes = {"received": ("batch", "head", "key"), "map": ("batch",)}
-    numbers = {each.name: getattr(found, each.name) for each in fields(found)}
     return Statistics(
         **{
             name: None
             if value is None
             else _cut(value, axes.get(name, ("batch", "head", "query")), row, span)
-            for name, value in numbers.items()
+            for name, value in vars(found).items()
         }
     )

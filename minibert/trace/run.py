@@ -131,24 +131,19 @@ def logits_of(
 
     Raises MinibertError for NaN and infinity, but not in training.
     """
-    logits = _logits_of(model, final, inputs, allowed, pooled)
+    if allowed.packed is None:
+        logits = model.task_logits(final, inputs, pooled)
+    elif reads_single_positions(model.head):
+        ids = inputs.ids[_real(inputs)][None]
+        logits = final if model.head is None else model.head(final, None, ids, None)
+    else:
+        # These heads read single tokens of each sentence, and find them in the padded form.
+        padded = final.new_zeros((*inputs.ids.shape, final.shape[-1]))
+        padded[_real(inputs)] = final[0]
+        logits = model.task_logits(padded, inputs)
     if not model.body.training:
         check_logits(logits, allowed)
     return logits
-
-
-def _logits_of(
-    model: TracedModel, final: Hidden, inputs: Inputs, allowed: AllowedKeys, pooled: Pooled | None
-) -> Tensor:
-    if allowed.packed is None:
-        return model.task_logits(final, inputs, pooled)
-    if reads_single_positions(model.head):
-        ids = inputs.ids[_real(inputs)][None]
-        return final if model.head is None else model.head(final, None, ids, None)
-    # The other heads read single tokens of each sentence, and find them in the padded form.
-    padded = final.new_zeros((*inputs.ids.shape, final.shape[-1]))
-    padded[_real(inputs)] = final[0]
-    return model.task_logits(padded, inputs)
 
 
 def reads_single_positions(head: TaskHead | None) -> bool:

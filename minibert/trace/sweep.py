@@ -7,6 +7,7 @@ bit for bit, so a patch from there changes nothing.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Protocol, runtime_checkable
 
@@ -325,7 +326,7 @@ class _Variants:
 
     def edits(self, layer: int) -> dict[str, Change]:
         """What is done to the quantities of a layer."""
-        return {name: self.change_of(name, layer) for name in self.names(layer)}
+        return {name: partial(self.apply, name, layer) for name in self.names(layer)}
 
     def names(self, layer: int | None) -> frozenset[str]:
         """What any of the variants edits in a layer."""
@@ -341,10 +342,6 @@ class _Variants:
             vectors = {name for name in record if "position" in QUANTITIES[name].axes}
             found |= {name: record[name] for name in vectors}
         return {name: self.repeat(value) for name, value in found.items()}
-
-    def change_of(self, name: str, layer: int | None) -> Change:
-        """A function that gives a quantity with each variant's edits in its sentences."""
-        return lambda value: self.apply(name, layer, value)
 
     def apply(self, name: str, layer: int | None, value: Tensor) -> Tensor:
         """A quantity with each variant's edits in its sentences."""
@@ -367,7 +364,7 @@ class _Variants:
             segments=None if inputs.segments is None else self.repeat(inputs.segments),
             tokens=None,
         )
-        changes = {name: self.change_of(name, None) for name in self.names(None) - {"embed"}}
+        changes = {name: partial(self.apply, name, None) for name in self.names(None) - {"embed"}}
         found = behind_layers(model, hidden, repeated, self.evaluation.allowed, changes)
         logits = found["logits"]
         if chosen is None:

@@ -28,7 +28,7 @@ from minibert.analysis.patterns import LENGTH, draws_for, head_scores
 from minibert.errors import TrainingError
 from minibert.layers.config import Config
 from minibert.layers.finite import NumbersError
-from minibert.model import Model
+from minibert.model import Model, device_of
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.tokens import Tokens
 from minibert.training.batches import batch_of, check_corpus, losses
@@ -81,7 +81,9 @@ def train(
     folder, recipe = Path(folder), recipe or Recipe()
     check_task(config)
     _check_apart(texts, held_out)
-    where = device_of(device)
+    where = device_of(device, TrainingError)
+    if where.type not in ("cpu", "cuda"):
+        raise TrainingError(f"device={device!r} cannot be trained on; expected cpu or cuda.")
     tokenizer = tokenizer or train_tokenizer(
         (text.text for text in texts), size=config.vocab_size, byte_level=config.causal
     )
@@ -151,20 +153,6 @@ def waves(positions: int, width: int, *, longest: float) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)[:, : width // 2]
     return _AMPLITUDE * table
-
-
-def device_of(name: str) -> torch.device:
-    """The device. Raises TrainingError where it cannot be trained on."""
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        # After the first line, CUDA's messages are advice for its own developers.
-        reason = str(error).partition("\n")[0]
-        raise TrainingError(f"The device {name!r} cannot be used: {reason}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise TrainingError(f"The device {name!r} cannot be trained on; expected cpu or cuda.")
-    return device
 
 
 class Measure:
@@ -333,17 +321,29 @@ class Run:
         self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
 
 
-def write_checkpoint(path: Path, state: Json) -> None:
-    """Replace the checkpoint at this path; a kill leaves the old file or the new one."""
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """A path to write to; a kill leaves the old file or the new one."""
     try:
-        with replacing(path) as beside, beside.open("wb") as file:
-            torch.save(state, file)
+        with replacing(path) as beside:
+            yield beside
     # torch says that the disk is full with a RuntimeError.
     except (OSError, RuntimeError) as error:
         raise TrainingError(
             f"{path}: could not be written ({error}). Once it can be, give the same command again "
             "to resume."
         ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    with _writing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_checkpoint(path: Path, state: Json) -> None:
+    """Replace the checkpoint at this path."""
+    with _writing(path) as beside, beside.open("wb") as file:
+        torch.save(state, file)
 
 
 def read_checkpoint(path: Path) -> Json:
@@ -442,17 +442,6 @@ def _corpus_of(documents: Sequence[Document], tokenizer: Tokenizer) -> Corpus:
     ids = tokenizer.encode(END_OF_TEXT)
     between = ids if len(ids) == 1 and ids[0] in tokenizer.special_ids else []
     return Corpus.of(documents, tokenizer, between=between)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with replacing(path) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TrainingError(
-            f"{path}: could not be written ({error.strerror or error}). Once it can be, give the "
-            "same command again to resume."
-        ) from error
 
 
 @contextmanager

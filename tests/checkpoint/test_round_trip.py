@@ -199,7 +199,7 @@ def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
         with pytest.raises(CheckpointError, match=rf"{WHOLE}.*could not be saved"):
             model.save(place)
     for nothing in (None, "", " ", 3, "a\0b", "\ud800"):
-        with pytest.raises(CheckpointError, match="expected the path of a folder"):
+        with pytest.raises(CheckpointError, match="expected the path of a file or folder"):
             model.save(nothing)
 
 

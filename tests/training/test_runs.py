@@ -306,7 +306,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
         ({"config": bert(pooler=False)}, "needs a pooler .* pooler=False"),
         ({"config": gpt2(n_positions=15)}, "15 positions are too few"),
         ({"config": bert(), "tokenizer": OWN}, "a mask and a padding token"),
-        ({"device": "cuda:77"}, "The device 'cuda:77' cannot be used"),
+        ({"device": "cuda:77"}, "device='cuda:77' cannot be used"),
         ({"device": "meta"}, "The device 'meta' cannot be trained on; expected cpu or cuda"),
     ],
 )

@@ -16,6 +16,7 @@ from minibert.untrusted import Json
 
 Fields = dict[str, Any]
 """Fields of Config, by name."""
+Convert = Callable[[Any], Any]
 
 _ACTIVATION_NAMES = {
     "gelu_new": "gelu_tanh",
@@ -38,8 +39,8 @@ class Field:
     """The first is written; all of them are read and must agree."""
     read: Callable[[Json], object]
     """Its value in a config.json; raises CheckpointError for what it cannot be."""
-    write: Callable[[Any], Any] = _same
-    said: Mapping[str, Any] = field(default_factory=dict)
+    write: Convert = _same
+    said: Json = field(default_factory=dict)
     """What `read` takes, as JSON: the type, the least, what null stands for, the default."""
 
 
@@ -54,8 +55,8 @@ class Kind:
 
     fits: Callable[[Any], bool]
     expected: str
-    taken: Callable[[Any], Any] = lambda value: value
-    said: Mapping[str, Any] = field(default_factory=dict)
+    taken: Convert = _same
+    said: Json = field(default_factory=dict)
 
 
 def value_of(config: Json, name: str, kind: Kind, default: object = None) -> Any:
@@ -106,7 +107,7 @@ def _or_null(kind: Kind, null: object) -> Kind:
     )
 
 
-def _field(name: str, kind: Kind, default: object, write: Callable[[Any], Any] = _same) -> Field:
+def _field(name: str, kind: Kind, default: object, write: Convert = _same) -> Field:
     said = {**kind.said, "default": default}
     return Field((name,), lambda config: value_of(config, name, kind, default), write, said)
 

@@ -38,7 +38,7 @@ class Turned:
 
     def read(self, config: Json, said: Json) -> Fields:
         """The rotary and n_positions of Config."""
-        given = _given_parameters(config)
+        given = _dictionary(config, "rope_scaling") or _dictionary(config, "rope_parameters")
         if nested := sorted(given.keys() & {form.FULL, form.SLIDING}):
             raise CheckpointError(
                 f"config.json: rope_parameters has {', '.join(nested)}; expected one set of "
@@ -137,11 +137,6 @@ def _dictionary(config: Json, name: str) -> Json:
     if value is not None and not isinstance(value, Mapping):
         raise form.refuse(name, value, "a dictionary")
     return dict(value or {})
-
-
-def _given_parameters(config: Json) -> Json:
-    """What stands in rope_scaling, else in rope_parameters; {} where neither does."""
-    return _dictionary(config, "rope_scaling") or _dictionary(config, "rope_parameters")
 
 
 def _read_parameters(given: Json, said: Json, partial: bool) -> Rotary:
