@@ -75,9 +75,7 @@ def parse_want(want: Iterable[object], *, n_keys: int | None) -> Want:
     None the caller checks that such keys exist.
     """
     if isinstance(want, str):
-        raise AttentionError(
-            f"{want!r} is one text where a tuple of names is expected: give ({want!r},)."
-        )
+        raise AttentionError(f"{want!r} is one text; expected a tuple of names, as ({want!r},).")
     if not isinstance(want, Iterable):
         raise AttentionError(
             f"want is {want!r}; expected a tuple of names, () for z and lse alone, "
@@ -142,9 +140,7 @@ def _tensor(name: str, given: object) -> Tensor:
 
 def _check_range(name: str, parameters: tuple[int, ...], n_keys: int | None) -> None:
     if any(abs(number) > _LARGEST for number in parameters):
-        raise AttentionError(
-            f"({name!r}, {parameters}): expected numbers of at most {_LARGEST} either way."
-        )
+        raise AttentionError(f"({name!r}, {parameters}): expected at most ±{_LARGEST}.")
     if name == "map" and parameters[0] < 1:
         raise AttentionError(f'("map", {parameters[0]}): expected at least one block.')
     if name in RANKED and not 1 <= parameters[0] <= MOST_RANKS:

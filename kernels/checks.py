@@ -206,10 +206,7 @@ def _check_matrix(
 
 def _check_bias(bias: Tensor, dtype: torch.dtype) -> None:
     if bias.dtype != dtype:
-        raise AttentionError(
-            f"bias is {bias.dtype}; expected query's dtype, {dtype}. "
-            "Convert it: bias.to(query.dtype)."
-        )
+        raise AttentionError(f"bias is {bias.dtype}; give bias.to({dtype}), query's dtype.")
     if may_look(bias) and not bool(bias.isfinite().all()):
         raise AttentionError(
             "bias holds NaN or an infinity; expected finite numbers. Keys that must not be seen "
@@ -227,7 +224,7 @@ def _check_numbers(given: dict[str, Any], dropout: float) -> None:
     causal, scale, soft_cap = given.get("causal"), given.get("scale"), given.get("soft_cap")
     if not isinstance(causal, bool):
         raise AttentionError(
-            f"causal is {causal!r}; expected True or False. A mask of your own goes in as mask=."
+            f"causal is {causal!r}; expected True or False. A mask goes in as mask=."
         )
     if scale is not None:
         if not _is_finite(scale):
@@ -238,10 +235,7 @@ def _check_numbers(given: dict[str, Any], dropout: float) -> None:
         given["scale"] = float(scale)
     if soft_cap is not None:
         if not _is_finite(soft_cap) or not soft_cap > 0:
-            raise AttentionError(
-                f"soft_cap is {soft_cap!r:.80}; expected one finite number above 0, or None for "
-                "none."
-            )
+            raise AttentionError(f"soft_cap is {soft_cap!r:.80}; expected a number above 0.")
         given["soft_cap"] = float(soft_cap)
 
 
@@ -433,9 +427,7 @@ def _check_output(
 ) -> None:
     blame = "The kernel is wrong; minibert.kernels.check.parity.check tells more."
     if not isinstance(found, Tensor):
-        raise AttentionError(
-            f"{gave} as a {type(found).__name__}; expected a torch tensor. {blame}"
-        )
+        raise AttentionError(f"{gave} as a {type(found).__name__}; expected a tensor. {blame}")
     if tuple(found.shape) != shape:
         raise AttentionError(f"{gave} of shape {tuple(found.shape)}; expected {shape}. {blame}")
     if found.dtype not in dtypes:

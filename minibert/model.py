@@ -23,6 +23,7 @@ from minibert.checkpoint.load import (
 from minibert.doors import Page, ServedPage, opened
 from minibert.errors import (
     CheckpointError,
+    MinibertError,
     TokenizationError,
     TraceError,
     check_flag,
@@ -121,10 +122,7 @@ class Model(nn.Module):
     @dropout.setter
     def dropout(self, dropout: Dropout) -> None:
         if not isinstance(dropout, Dropout):
-            raise CheckpointError(
-                f"dropout is a {type(dropout).__name__}; expected a Dropout, such as "
-                "Dropout(head=0.1)."
-            )
+            raise CheckpointError(f"dropout={dropout!r:.80}: expected Dropout(head=0.1), say.")
         self.__dict__["_dropout"] = dropout
         self.body.dropout = dropout.embed
         if self.head is not None:

@@ -68,9 +68,7 @@ class Result(Generic[Array]):
     def __post_init__(self) -> None:
         known = [_ORDER.index(axis) for axis in self.axes if axis in _ORDER]
         if len(self.axes) != self.values.ndim or known != sorted(known):
-            raise ValueError(
-                f"axes {self.names!r} do not name {tuple(self.values.shape)}, in order"
-            )
+            raise ValueError(f"axes {self.names!r} do not fit {tuple(self.values.shape)}, in order")
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -88,9 +86,7 @@ class Result(Generic[Array]):
         Raises TraceError for an axis that is not there, and for what is not on it.
         """
         if axis not in self.axes:
-            raise TraceError(
-                f"{self._name} has no axis {axis!r}; there are {', '.join(self.axes)}."
-            )
+            raise TraceError(f"{self._name}: no axis {axis!r}; it has {', '.join(self.axes)}.")
         labels = list(self.labels.get(axis, ()))
         what = "sentence" if axis == "batch" else axis
         numbered = not labels or isinstance(labels[0], str)

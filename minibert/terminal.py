@@ -197,9 +197,7 @@ def standard_input() -> str:
             f"Standard input cannot be read ({error.strerror}); pipe a text into it, or give one."
         ) from error
     if len(content) > _MOST_INPUT:
-        raise MinibertError(
-            f"Standard input is longer than {_MOST_INPUT} bytes; give a shorter text."
-        )
+        raise MinibertError(f"Standard input is longer than {_MOST_INPUT} bytes; shorten the text.")
     return text.removesuffix("\n").removesuffix("\r")
 
 

@@ -352,9 +352,7 @@ def check_commit(commit: object, where: str) -> str:
 def check_revision(revision: object) -> str:
     """The revision, once it is a branch, tag or commit as git allows them."""
     if not isinstance(revision, str) or not _REVISION.fullmatch(revision) or ".." in revision:
-        raise CheckpointError(
-            f"revision={revision!r:.80}: expected the name of a branch or tag, or a commit."
-        )
+        raise CheckpointError(f"revision={revision!r:.80}: expected a branch, a tag or a commit.")
     return revision
 
 

@@ -136,9 +136,7 @@ def _drawn(
 
 def _opened(folder: Path) -> Checkpoint:
     if not folder.is_dir():
-        raise MinibertError(
-            f"{folder} is not a folder; expected the folder of a checkpoint, with config.json."
-        )
+        raise MinibertError(f"{folder} is not a folder; expected a checkpoint, with config.json.")
     found = open_folder(folder, Asked(), name=str(folder))
     with torch.device("meta"):
         named = Model(found.config).named_parameters()

@@ -15,7 +15,7 @@ Error = type[MinibertError]
 def as_path(path: object, error: Error) -> Path:
     """The path as a Path. Raises `error` for what no file or folder can be called."""
     try:
-        named = os.fsdecode(os.fsencode(path))  # type: ignore[arg-type, type-var]
+        named = os.fsdecode(os.fsencode(path))  # type: ignore[arg-type]
     except (TypeError, UnicodeEncodeError):
         named = ""
     if not named.strip() or "\0" in named:

@@ -168,9 +168,7 @@ def _examples(given: dict[str, Outside]) -> list[Example]:
     if sides[0] == "attention":
         misplaced = [*sides[1:], *(n for n in ("encoder_tokens", "decoder_tokens") if given[n])]
         if misplaced:
-            raise AttentionError(
-                f"{misplaced[0]} is of an encoder and a decoder: no attention then"
-            )
+            raise AttentionError(f"{misplaced[0]} is of encoder and decoder: leave out attention")
     for name in ("tokens", "sentence_b_start"):
         if sides[0] != "attention" and given[name] is not None:
             raise AttentionError(f"{name} belongs to attention, which is not given")

@@ -139,9 +139,7 @@ def _read(one: object, where: str) -> EngineEdit:
         raise EditError(f"{where}: expected an object with quantity and change, found {one!r:.80}.")
     unknown = sorted(set(map(str, one)) - set(_FIELDS))
     if unknown:
-        raise EditError(
-            f"{where}: there is no field {unknown[0]:.80}; expected {_listed(_FIELDS)}."
-        )
+        raise EditError(f"{where}: no field {unknown[0]:.80}; expected {_listed(_FIELDS)}.")
     quantities = [name for name in QUANTITIES if name not in OFF_PAGES]
     for name, known in (("quantity", quantities), ("change", CHANGES)):
         if one.get(name) not in known:
@@ -196,8 +194,7 @@ def _check_other(edit: EngineEdit, where: str, n_tokens: int, n_other: int | Non
         if n_other != n_tokens:
             raise EditError(
                 f"{where}: the other text has {n_other} tokens and this one {n_tokens}. Values are "
-                "read from the same positions, so both need the same number of tokens, or the edit "
-                "a position."
+                "read from the same positions: both need as many tokens, or the edit a position."
             )
     elif edit.position >= n_other:
         raise EditError(
@@ -220,14 +217,10 @@ def _check_weight(edit: EngineEdit, where: str, config: Config, n_tokens: int) -
         if not first <= edit.key < end:
             raise EditError(
                 f"{where}: the query at position {edit.position} does not look at key {edit.key} "
-                f"of layer {layer}, because that layer has a window; expected a key from {first} "
-                f"to {end - 1}."
+                f"of layer {layer}, outside its window; expected a key from {first} to {end - 1}."
             )
         if end - first == 1:
-            raise EditError(
-                f"{where}: the query at position {edit.position} looks at one key alone, and the "
-                "weights of a row sum to 1."
-            )
+            raise EditError(f"{where}: query {edit.position} looks at one key, of weight 1.")
 
 
 def seen_keys(config: Config, layer: int, query: int, n_tokens: int) -> tuple[int, int]:
@@ -334,10 +327,7 @@ def set_weight(probs: Tensor, *, query: int | slice, key: int, weight: float) ->
     total = others.sum(-1, keepdim=True)
     alone = total == 0
     if isinstance(query, int) and weight < 1 and bool(alone.any()):
-        raise EditError(
-            f"The weight of key {key} cannot be set: all other weights of query {query} are 0, so "
-            "they cannot be scaled."
-        )
+        raise EditError(f"Key {key} cannot be set: the other weights of query {query} are 0.")
     scaled = others * ((1 - weight) / torch.where(alone, 1, total))
     scaled[..., key] = weight
     probs[..., query, :] = torch.where(alone, rows, scaled)

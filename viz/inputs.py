@@ -54,8 +54,7 @@ class Paged(Protocol):
 # Half precision leaves a row of 512 weights up to 2e-3 from one; bfloat16, 8e-3.
 ROW_SUM_TOLERANCE = 1e-2
 _ASK_FOR_ATTENTION = (
-    'With transformers, load the model with attn_implementation="eager" and call it with'
-    " output_attentions=True"
+    'In transformers load with attn_implementation="eager" and call it with output_attentions=True'
 )
 
 
@@ -136,9 +135,7 @@ def checked_layer(probs: Array, name: str, *, row_sums: bool, square: bool = Tru
     not add up to one.
     """
     if probs.ndim != 3 or 0 in probs.shape:
-        raise AttentionError(
-            f"{name} has shape {probs.shape}, expected (head, query, key), none of them 0"
-        )
+        raise AttentionError(f"{name} has shape {probs.shape}, expected (head, query, key), none 0")
     if square and probs.shape[1] != probs.shape[2]:
         raise AttentionError(
             f"{name} has {probs.shape[1]} queries and {probs.shape[2]} keys; this page shows"

@@ -337,8 +337,7 @@ def _checked(model: RunnableModel) -> Tokenizer:
 
 def _refused(model: RunnableModel, why: str) -> MinibertError:
     return MinibertError(
-        f"A live page cannot run {model.name}: {why}. A page of one text is written by "
-        "`minibert view` for any model."
+        f"A live page cannot run {model.name}: {why}. `minibert view` writes a page of one text."
     )
 
 

@@ -45,9 +45,7 @@ def show(
         read = model.tokenize
         known: tuple[str, ...] = (model.config.model_type, model.config.family)
         if tokenizer not in (None, model.tokenizer):
-            raise AttentionError(
-                "tokenizer: a model of minibert reads texts with its own; leave it out"
-            )
+            raise AttentionError("tokenizer: a minibert model has its own; leave it out")
     else:
         given = tokenizer or getattr(model, "tokenizer", None)
         if not callable(given):
@@ -57,14 +55,11 @@ def show(
         read = given
     if model_type is not None and model_type not in known:
         raise AttentionError(
-            f"model_type={model_type!r}, but the model is {known[0]}; leave it out or say"
-            f' "{known[0]}"'
+            f'model_type={model_type!r}, but the model is {known[0]}; expected "{known[0]}"'
         )
     trace = _trace(model, read, texts)
     if len(texts) > 1 and trace.config.causal:
-        raise AttentionError(
-            f"sentence_b is given, but {known[0]} reads one text; put both into sentence_a"
-        )
+        raise AttentionError(f"sentence_b is given and {known[0]} reads one text; use sentence_a")
     [example] = view(trace, view="neuron").examples
     about = {**example.about, "texts": list(texts)}
     if len(texts) > 1:

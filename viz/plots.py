@@ -346,13 +346,13 @@ def _digits(value: float) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
-def _colours(limits: tuple[float, float]) -> object:
+def _colours(limits: tuple[float, float]) -> Any:
     from matplotlib import colormaps
 
     return colormaps["RdBu" if limits[0] < 0 else "Blues"].with_extremes(bad="#e4e4e4")
 
 
-def _scale(cut: _Cut, limits: tuple[float, float]) -> object:
+def _scale(cut: _Cut, limits: tuple[float, float]) -> Any:
     from matplotlib.colors import Normalize, PowerNorm
 
     faint = cut.axes[-2:] == ("query", "key") and limits[0] == 0

@@ -515,7 +515,6 @@ def _surveyed(survey: Survey, model: "Given") -> "Surveyable":
     if differing := [name for name in ours if name != "name" and ours[name] != theirs.get(name)]:
         raise SurveyError(
             f"The survey is of the model {theirs['name']!r}, and {subject.name!r} is another: "
-            f"{' and '.join(differing)} differ. Give the model that was surveyed, on the command "
-            "line with --model."
+            f"{' and '.join(differing)} differ. Give the model that was surveyed (--model)."
         )
     return subject

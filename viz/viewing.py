@@ -42,10 +42,7 @@ _CHEAP = 2 * 10**10
 # What is shown has two digits; more would only make the file longer.
 _DECIMALS = 5
 
-_NONE = (
-    "There is no picture of what each layer would predict: this model has no output head over"
-    " words."
-)
+_NONE = "There is no picture of what each layer would predict: this model has no head over words."
 _LONG = (
     "What each layer would predict is left out, since it would take longer than the model itself;"
     " view(..., lens=True) puts it in."
@@ -288,9 +285,7 @@ def _exact_heads(
         pairs = given if given and not is_whole(given[0]) else [given]
         chosen = [(whole(layer), whole(head)) for layer, head in pairs]
     except (TypeError, ValueError) as error:
-        raise AttentionError(
-            f"{name}={exact!r}, expected (layer, head), a list of such pairs, or True"
-        ) from error
+        raise AttentionError(f"{name}={exact!r}, expected pairs (layer, head), or True") from error
     for layer, head in chosen:
         if (layer, head) not in on_page:
             raise AttentionError(

@@ -144,10 +144,7 @@ def _overflow(problem: Problem, row_max: Tensor, rows: Tensor, lost: Tensor) -> 
         # Beside rows that a rounded score has put on the other side, all has to fit.
         against = (beyond & ~lost) | (rows & ~((near & lost) | (row_max < low)))
         if bool((beyond & lost).any()) and int(against.sum()) * 20 <= int(rows.sum()):
-            return (
-                f"exp overflows: rows with scores near or above {high:.0f} are NaN, infinite or 0; "
-                f"{_ADVICE}"
-            )
+            return f"exp overflows: rows with scores near or above {high:.0f} are lost; {_ADVICE}"
     return None
 
 
@@ -248,8 +245,7 @@ def dropout_cause(output: str, problem: Problem, found: Tensor, expected: Tensor
         if fits and _DROPPED < 1 - kept < 0.9 and mixed.double().mean() < _MIXED:
             return (
                 f"dropout is on: of {'the probs' if given is not pairs[0][0] else output} a share "
-                f"of {1 - kept:.2g} is 0, the others are {factor:.3g} times "
-                "what is right"
+                f"of {1 - kept:.2g} is 0, the others are {factor:.3g} times what is right"
             )
     return None
 
@@ -332,8 +328,7 @@ def _where(wrong: Tensor, found: Tensor, expected: Tensor) -> str:
     last = {n_rows % tile for tile in TILES}
     if len(rows) < n_rows and len(rows) in last and int(rows[0]) == n_rows - len(rows):
         return (
-            f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete last block? "
-            f"{numbers}"
+            f"only the last {len(rows)} of {n_rows} rows are wrong: an incomplete block? {numbers}"
         )
     if len(rows) == 1 < n_rows:
         return f"only row {int(rows[0])} of {n_rows} is wrong, first at {_first(wrong)}: {numbers}"
@@ -391,8 +386,7 @@ def mean_cause(
     if explains(found, nearest, right):
         return sentence
     return factor_cause(output, problem, found, right, _FAR * allowed) or (
-        "off by more than rounding gives, on average over all values: sums or probs held in too "
-        "few digits?"
+        "off by more than rounding, on average over all: sums or probs held in too few digits?"
     )
 
 

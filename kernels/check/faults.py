@@ -500,7 +500,7 @@ def _softmax(problem: Problem) -> Slips:
         ),
     }
     for said, lse in of_lse.items():
-        found.append((f"lse {said}", lambda s, v, lse=lse: {"lse": lse(s)}))
+        found.append((f"lse {said}", partial(_lse_alone, lse)))
     for least in (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
         for again in (True, False):
             said = f"probs below {least:g} are set to 0{', and rows divided by' * again}"
@@ -551,6 +551,10 @@ def _mean_of_parts(n: int, scores: Tensor, value: Tensor) -> dict[str, Tensor]:
     parts = zip(scores.tensor_split(n, -1), value.tensor_split(n, -2), strict=True)
     found = [s.softmax(-1).nan_to_num(0) @ v for s, v in parts if s.shape[-1]]
     return {"z": torch.stack(found).mean(0)}
+
+
+def _lse_alone(lse: Callable[[Tensor], Tensor], scores: Tensor, value: Tensor) -> dict[str, Tensor]:
+    return {"lse": lse(scores)}
 
 
 def _ln_sum(scores: Tensor) -> Tensor:

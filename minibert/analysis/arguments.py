@@ -42,9 +42,7 @@ Aligned = Mapping[str, Each]
 def check_trace(trace: object, name: str = "trace") -> None:
     """Raise TraceError for what is not a trace, and for a trace of packed sentences."""
     if not isinstance(trace, Trace):
-        raise TraceError(
-            f"{name} is a {type(trace).__name__}; expected a trace, as model.trace(text) gives."
-        )
+        raise TraceError(f"{name} is a {type(trace).__name__}; expected what model.trace gives.")
     if trace.allowed.packed is not None:
         raise TraceError(
             f"{name} is a packed trace, whose sentences share one row; give the trace of one of "
@@ -70,9 +68,7 @@ def check_model(model: object) -> None:
             "an attached model there are pages, survey and patterns. See docs/attach.md#a-corpus"
         )
     if not isinstance(getattr(model, "config", None), Config) or not hasattr(model, "body"):
-        raise TraceError(
-            f"model is a {type(model).__name__}; expected a model, as minibert.load() gives."
-        )
+        raise TraceError(f"model is a {type(model).__name__}; expected what minibert.load() gives.")
 
 
 def check_callable(function: object, name: str, error: type[MinibertError]) -> None:
@@ -200,9 +196,7 @@ def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ..
 def aligned_positions(trace: Trace, aligned: Aligned) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The positions of each named place in every sentence; EditError for anything else."""
     if not isinstance(aligned, Mapping) or not aligned:
-        raise EditError(
-            'aligned: expected places by name, as {"subject": [[2, 3], [2]], "end": -1}.'
-        )
+        raise EditError('aligned: expected places by name: {"subject": [[2, 3], [2]], "end": -1}.')
     return {
         str(name): positions_each(trace, chosen, f"aligned[{name!r:.80}]")
         for name, chosen in aligned.items()
@@ -294,10 +288,7 @@ def token_id(model: TracedModel, token: object) -> int:
         )
     number = operator.index(token)
     if not 0 <= number < size:
-        raise TokenizationError(
-            f"Token id {number} is outside the vocabulary of {model.name}: "
-            f"expected 0 to {size - 1}."
-        )
+        raise TokenizationError(f"Token id {number}: expected 0 to {size - 1} for {model.name}.")
     return number
 
 
@@ -312,15 +303,11 @@ def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
     263
     """
     if not isinstance(text, str):
-        raise TokenizationError(
-            f"{text!r:.80} is not a text; expected one token, such as ' Paris'."
-        )
+        raise TokenizationError(f"{text!r:.80} is not a text; expected one token, as ' Paris'.")
     name = "this tokenizer" if isinstance(model, Tokenizer) else model.name
     tokenizer: Tokenizer | None = model if isinstance(model, Tokenizer) else model.tokenizer
     if tokenizer is None:
-        raise TokenizationError(
-            f"{name} has no tokenizer, so the token {text!r} has no id; give the id itself."
-        )
+        raise TokenizationError(f"{name} has no tokenizer, so {text!r} has no id; give the id.")
     pieces = tokenizer.encode(text)
     if len(pieces) == 1 and pieces[0] != tokenizer.unk_id:
         return int(pieces[0])
@@ -331,12 +318,8 @@ def to_single_token(model: TracedModel | Tokenizer, text: str) -> int:
         return found
     if len(pieces) > 1:
         names = ", ".join(repr(tokenizer.string(piece)) for piece in pieces)
-        raise TokenizationError(
-            f"{text!r} is {len(pieces)} tokens of {name}: {names}. Give one of them."
-        )
-    raise TokenizationError(
-        f"{text!r} is not a token of {name}; give a token of its vocabulary, or an id."
-    )
+        raise TokenizationError(f"{text!r} is {len(pieces)} tokens of {name}: {names}. Give one.")
+    raise TokenizationError(f"{text!r} is not a token of {name}; give one of its tokens, or an id.")
 
 
 def token_ids(model: TracedModel, tokens: object, count: int) -> Int[Tensor, " sentence"]:

@@ -127,10 +127,7 @@ class PredictionGraph:
         """
         file = Path(path)
         if file.suffix != ".json":
-            raise TraceError(
-                f"{str(file)!r:.80}: expected the name of a .json file; .page().save(...) writes "
-                "the drawing."
-            )
+            raise TraceError(f"{str(file)!r:.80}: expected a .json file; .page().save(...) draws.")
         check_place(file, TraceError)
         about: dict[str, object] = {
             "slug": file.stem, "scan": self.model, "transcoder_list": [],

@@ -240,7 +240,5 @@ def _targets(targets: object, ids: TokenIds, model: Model) -> TokenIds:
         )
     size = model.config.vocab_size
     if bool(((found != _IGNORED) & ((found < 0) | (found >= size))).any()):
-        raise TokenizationError(
-            f"targets: expected token ids from 0 to {size - 1}, or {_IGNORED} for none."
-        )
+        raise TokenizationError(f"targets: expected ids below {size}, or {_IGNORED} for none.")
     return found.long().clone()

@@ -303,9 +303,7 @@ def _places(
     """The last axis of a sweep, its positions in every sentence, and the names of its places."""
     axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
     if "position" not in axes or not QUANTITIES[name].per_layer:
-        raise EditError(
-            f"{name!r:.80} has no positions; resid_pre, attn_out, mlp_out and others have."
-        )
+        raise EditError(f"{name!r:.80} has no positions; resid_pre, attn_out and others have.")
     lengths = real_tokens(trace)
     if aligned is not None:
         found = aligned_positions(trace, aligned)

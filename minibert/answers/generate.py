@@ -481,9 +481,7 @@ def generate(
     seed = whole_number("seed", seed, MinibertError, least=0, most=_LARGEST_SEED)
     stops = _stops(stop)
     if stream is not None and not callable(stream):
-        raise MinibertError(
-            f"stream={stream!r:.80}: expected a function that takes each piece of the text."
-        )
+        raise MinibertError(f"stream={stream!r:.80}: expected a function of each piece of text.")
     tokens = _prompts(model, text)
     if seed + len(tokens) - 1 > _LARGEST_SEED:
         raise MinibertError(f"seed={seed}: the last text would get a seed above {_LARGEST_SEED}.")

@@ -105,9 +105,7 @@ def _masked(model: AnsweringModel, tokens: Tokens, top: int) -> list[Prediction]
                 f"{model.name} has no tokenizer with a mask token, so nothing can be filled in. "
                 "Read its logits with model(ids)."
             )
-        raise TokenizationError(
-            f"There is no {word} to fill in. Write {word} where a word is missing."
-        )
+        raise TokenizationError(f"There is no {word} to fill in. Write it where a word is missing.")
     logits = model(tokens)
     return [
         Prediction(s, p, "masked token", _best_tokens(model, logits[s, p], top)) for s, p in places
@@ -128,9 +126,7 @@ def _next_sentence(model: AnsweringModel, tokens: Tokens, top: int) -> list[Pred
     if not all(paired):
         if model.config.task == "pre-training":
             return []
-        raise TokenizationError(
-            "Next-sentence prediction is about two texts. Give the second one as `pair`."
-        )
+        raise TokenizationError("Next sentence is about two texts. Give the second as `pair`.")
     pre_training = model.config.task == "pre-training"
     logits = model.trace(tokens).next_sentence_logits if pre_training else model(tokens)
     labels: tuple[str, ...] = ("follows", "does not follow")

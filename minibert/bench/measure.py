@@ -134,19 +134,14 @@ class JudgedRun:
             looked |= sampled_gradients(problem, found)
         for name, (error, allowed) in looked.items():
             if not error <= allowed:
-                raise WrongError(
-                    f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}, in rows of this "
-                    "size"
-                )
+                raise WrongError(f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}")
         return looked
 
     def _check_later(self, found: Mapping[str, Tensor]) -> None:
         """Raise WrongError where outputs or inputs have changed since the call returned."""
         _, after = self._ask_later("outputs")
         if changed := _changed({name: found[name] for name in self._outputs}, after):
-            raise WrongError(
-                f"{changed[0]} changed after the call had returned: the work continues after it"
-            )
+            raise WrongError(f"{changed[0]} changed after the call returned: the work goes on")
         _, given = self._ask_later("inputs")
         if changed := _changed(self._problem.vectors, given):
             raise WrongError(f"changes its inputs: {', '.join(changed)}")

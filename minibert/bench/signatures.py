@@ -667,9 +667,7 @@ def guessed_by(names: Collection[str]) -> str:
         if one.known_by and one.known_by <= {*names} and one.never not in names
     ]
     if len(fitting) > 1:
-        raise MinibertError(
-            f"its parameters are those of {' and of '.join(fitting)}; say which: --signature NAME"
-        )
+        raise MinibertError(f"it fits {' and '.join(fitting)}; say which: --signature NAME")
     ours = {*_VECTORS, "lengths"} <= {*names}
     return fitting[0] if fitting else "minibert" if ours else "plain"
 

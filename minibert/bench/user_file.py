@@ -217,9 +217,7 @@ def _callable(found: object, told: str, name: str) -> Callable[..., object]:
         # What the module itself is called with is *args.
         return _with_parameters(found, found.forward)
     if not callable(found):
-        raise MinibertError(
-            f"{name} in {told} is of type {type(found).__name__}; expected a function."
-        )
+        raise MinibertError(f"{name} in {told} is a {type(found).__name__}; expected a function.")
     called: Callable[..., object] = found
     return called
 
@@ -285,9 +283,7 @@ def _signature(parameters: Parameters, told: str, name: str, signature: str | No
 def _checked(result: object, query: Tensor) -> dict[str, Tensor]:
     """The result. Raises MinibertError unless it is a dict of plain tensors under known names."""
     if type(result) is not dict:
-        raise MinibertError(
-            f'gave a {type(result).__name__}; expected a plain dictionary: return {{"z": z}}'
-        )
+        raise MinibertError(f'gave a {type(result).__name__}; expected a dict: return {{"z": z}}')
     names = ", ".join(map(str, result)) or "an empty dictionary"
     if "z" not in result:
         raise MinibertError(f'gave {names}; expected at least z: return {{"z": z}}')

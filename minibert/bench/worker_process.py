@@ -226,8 +226,7 @@ class WorkerProcess:
         if number not in {*signal.Signals}:
             return (
                 f"{self.label} ended the process with status {code}{where}, before there was a "
-                "verdict: os._exit(), or exit() in C. A kernel returns its dictionary or raises an "
-                "exception."
+                "verdict: os._exit(), or exit() in C. A kernel returns or raises."
             )
         trace = "\n".join(self._printed.crash)
         lines = re.findall(rf'File ".*{re.escape(self._file)}", line (\d+)', trace)

@@ -397,9 +397,7 @@ def read_circuit_tracer(
         n_layers = 1 + len(first.later)
         more = file_of("W_enc_0.safetensors").with_name(f"W_enc_{n_layers}.safetensors")
         if present(more):
-            raise CheckpointError(
-                f"{more}: W_dec_0 writes to {n_layers} layers, so no layer {n_layers} is expected."
-            )
+            raise CheckpointError(f"{more}: W_dec_0 writes to {n_layers} layers; remove this file.")
         rest = [_across(file_of, n, first) for n in range(1, n_layers)]
         return [(one, *spots(n)) for n, one in enumerate([first, *rest])]  # type: ignore[misc]
     if layer is None:
@@ -483,9 +481,7 @@ class _Files:
         if linked := re.fullmatch(_LINK, names[0]):
             return self._fetch(linked[1], (linked[2],), linked[3])
         if not all(re.fullmatch(r"[\w-][\w.-]{0,200}", each) for each in names):
-            raise CheckpointError(
-                f"{self.name}: {names[0]!r:.80} is not the name of a file beside it."
-            )
+            raise CheckpointError(f"{self.name}: {names[0]!r:.80} is not the name of a file.")
         if self.folder.is_dir():
             for each in names:
                 if present(self.folder / each):

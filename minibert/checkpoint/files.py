@@ -56,10 +56,7 @@ def weight_map(index: Path) -> dict[str, str]:
     """
     found = read_json(index).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise CheckpointError(
-            f"{index}: not an index of weight files; expected weight_map, an object with a file "
-            "name for each tensor."
-        )
+        raise CheckpointError(f"{index}: not an index; expected weight_map, files by tensor.")
     files = sorted(set(found.values()))
     strange = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
     if strange or not files:
@@ -68,9 +65,7 @@ def weight_map(index: Path) -> dict[str, str]:
             f"{', '.join(map(repr, strange[:5])) or 'none'}. Nothing outside its folder is read."
         )
     if len(files) > _MOST_SHARDS:
-        raise CheckpointError(
-            f"{index}: it names {len(files)} files; expected at most {_MOST_SHARDS}."
-        )
+        raise CheckpointError(f"{index}: {len(files)} files; expected at most {_MOST_SHARDS}.")
     return found
 
 
@@ -201,9 +196,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[
         found = read(path)
         named = {tensor for tensor, file in expected.items() if file == name}
         if twice := sorted(found.keys() & entries.keys()):
-            raise CheckpointError(
-                f"{path}: {twice[0]} is in another file too. Download the checkpoint again."
-            )
+            raise CheckpointError(f"{path}: {twice[0]} is in two files. Download it again.")
         if other := sorted(found.keys() ^ named):
             raise CheckpointError(
                 f"{path}: its tensors are not those of {index.name}; {other[0]}, for example. "
@@ -220,9 +213,7 @@ def read_safetensors(path: Path) -> dict[str, Entry]:
         start = file.read(8)
         size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if _MOST_HEADER < size <= os.fstat(file.fileno()).st_size:
-            raise CheckpointError(
-                f"{path}: a header of {size} bytes; expected at most {_MOST_HEADER}."
-            )
+            raise CheckpointError(f"{path}: a header of {size} bytes, above {_MOST_HEADER}.")
     try:
         # safetensors' own reader checks the header and that the file is as long as it says.
         with safe_open(path, framework="pt"):

@@ -189,10 +189,7 @@ def _get(download: Callable[[], str], name: str, files: Mapping[str, _File], whe
     known = files.get(name, _File(None, None))
     most = MOST_BYTES.get(Path(name).name)
     if most is not None and known.size is not None and known.size > most:
-        raise CheckpointError(
-            f"{where}: {name} is {known.size} bytes long; expected at most {most}. "
-            "It was not fetched."
-        )
+        raise CheckpointError(f"{where}: {name} is above {most} bytes, so not fetched.")
     with asking(f"{where}: {name}", most if known.size is None else known.size):
         path = Path(download())
     _compare(path, known, where)
@@ -349,10 +346,7 @@ class Allowance:
             for piece in read(*arguments, **options):
                 left -= len(piece)
                 if left < 0:
-                    raise CheckpointError(
-                        f"{self.where}: the answer is longer than the {most} bytes that it may "
-                        f"have. {NO_HUB}"
-                    )
+                    raise CheckpointError(f"{self.where}: more than {most} bytes came. {NO_HUB}")
                 self.check_time()
                 yield piece
 
@@ -404,9 +398,7 @@ def _check_answer(response: Any, *_: Any, **__: Any) -> None:
     if (allowance := _allowance.get()) is None:
         return
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise CheckpointError(
-            f"{allowance.where}: the answer is compressed, which was not requested. {NO_HUB}"
-        )
+        raise CheckpointError(f"{allowance.where}: the answer came compressed. {NO_HUB}")
     # The client sleeps as long as it is told.
     for name in ("retry-after", "ratelimit"):
         told = re.findall(r"\d+", response.headers.get(name, ""))
@@ -471,9 +463,7 @@ def _check_metadata(metadata: Any, allowance: Allowance) -> Any:
         )
     if allowance.most is None:
         if metadata.size is None:
-            raise CheckpointError(
-                f"{allowance.where}: the server does not say how long the file is. {NO_HUB}"
-            )
+            raise CheckpointError(f"{allowance.where}: the file's length is not said. {NO_HUB}")
         allowance.expect(metadata.size)
     # Xet is another way to the same bytes, by hosts that the server names and past this door.
     return replace(metadata, xet_file_data=None) if hasattr(metadata, "xet_file_data") else metadata

@@ -217,9 +217,7 @@ def find(
     if folder is not None and folder.is_dir():
         return folder
     if folder is not None and folder.is_file():
-        raise CheckpointError(
-            f"{folder} is a file; give the folder that holds it together with its config.json."
-        )
+        raise CheckpointError(f"{folder} is a file; give the folder with its config.json.")
     guess = did_you_mean(name, embedded_names())
     if not isinstance(name, str) or not _HUB_ID.fullmatch(name):
         raise CheckpointError(
@@ -394,10 +392,7 @@ def parameters(
 def _largest(stored: Tensor, what: str) -> float:
     """The largest absolute value. Raises CheckpointError where one is not a finite number."""
     if not stored.is_floating_point():
-        raise CheckpointError(
-            f"{what} holds {stored.dtype}; expected floating-point numbers. Quantised checkpoints "
-            "are not read."
-        )
+        raise CheckpointError(f"{what} is {stored.dtype}; expected floats, not quantised numbers.")
     if stored.is_meta or not stored.numel():
         return 0.0
     # One pass without a second tensor, through which NaN goes.
@@ -405,10 +400,7 @@ def _largest(stored: Tensor, what: str) -> float:
     if math.isfinite(low) and math.isfinite(high):
         return max(-low, high)
     bad = int((~stored.isfinite()).sum())
-    raise CheckpointError(
-        f"{what} holds {bad} values that are NaN or infinite. The checkpoint is damaged or its "
-        "training diverged."
-    )
+    raise CheckpointError(f"{what} holds {bad} values that are NaN or infinite: it is damaged.")
 
 
 def _check_fits(converted: Tensor, what: str) -> None:
@@ -501,9 +493,7 @@ def _converted(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """The tensor as it is written. Raises CheckpointError for values that do not fit the dtype."""
     kind = dtype or tensor.dtype
     if kind not in DTYPES:
-        raise CheckpointError(
-            f"{name}: {kind} is not saved; expected dtype= one of {', '.join(map(str, DTYPES))}."
-        )
+        raise CheckpointError(f"{name}: dtype={kind}; expected {', '.join(map(str, DTYPES))}.")
     converted = tensor.to("cpu", kind).contiguous()
     # Both are NaN where one number is; isfinite would take the tensor's size again.
     if converted.numel() and not all(end.isfinite() for end in converted.aminmax()):

@@ -272,9 +272,7 @@ def heads_asked(asked: list[str], n_layers: int, n_heads: int) -> dict[int, tupl
     for text in asked:
         layer, _, head = text.partition("-")
         if text != "all" and not (layer.isdecimal() and (head.isdecimal() or text == layer)):
-            raise MinibertError(
-                f"--why {text}: expected a layer such as 1, a head such as 1-2, or all."
-            )
+            raise MinibertError(f"--why {text}: expected a layer as 1, a head as 1-2, or all.")
         layers = range(n_layers) if text == "all" else [check_index("layer", int(layer), n_layers)]
         heads = {check_index("head", int(head), n_heads)} if head else set(range(n_heads))
         for each in layers:

@@ -176,9 +176,8 @@ class Choice:
         chosen = answer.strip().lower() if isinstance(answer, str) else ""
         if chosen not in self.options:
             raise MinibertError(
-                f"The answer is {answer!r:.80}"
-                f"{did_you_mean(answer, self.options)}: expected one of "
-                f"{', '.join(map(repr, self.options))}."
+                f"The answer is {answer!r:.80}{did_you_mean(answer, self.options)}: expected one "
+                f"of {', '.join(map(repr, self.options))}."
             )
         right = chosen == self.right()
         return Verdict(right, f"{'Right' if right else 'Not yet'}. {self.said(chosen)}")

@@ -185,9 +185,7 @@ class StackedWeights(Mapping[str, Tensor]):
         """The weights of that name; AbsentWeightError, which is a KeyError, without one."""
         weights = self._weights()
         if name not in weights:
-            raise AbsentWeightError(
-                f"{name!r:.80} is not a weight of this model; it has {', '.join(weights)}."
-            )
+            raise AbsentWeightError(f"no weight {name!r:.80}; there are {', '.join(weights)}.")
         return weights[name]()
 
     def __iter__(self) -> Iterator[str]:

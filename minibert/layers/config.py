@@ -157,9 +157,8 @@ def check_task(family: str, task: str) -> None:
     tasks = FAMILIES[family].tasks
     if not isinstance(task, str) or task not in tasks:
         raise CheckpointError(
-            f"{family} has no task head {task!r:.200}"
-            f"{did_you_mean(task, tasks)}; it has {', '.join(tasks)}. "
-            "See docs/families.md#the-families"
+            f"{family} has no task head {task!r:.200}{did_you_mean(task, tasks)}; it has "
+            f"{', '.join(tasks)}. See docs/families.md#the-families"
         )
 
 
@@ -502,9 +501,7 @@ def _check_shapes(config: Config) -> None:
         )
     for size in config.windows:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _LARGEST_SIZE:
-            raise CheckpointError(
-                f"config: windows has {size!r:.200}; expected whole numbers of at least 0."
-            )
+            raise CheckpointError(f"config: windows has {size!r:.80}; expected whole numbers ≥ 0.")
     if (config.positions == "rotary") != (config.rotary is not None):
         raise CheckpointError(
             f"config: positions is {config.positions!r} and rotary is {config.rotary}; expected "

@@ -129,9 +129,7 @@ class Collected:
             whole = self.array(f"{name}-{layer}")
             if 0 <= head < whole.shape[1]:
                 return whole[:, head]
-        raise SurveyError(
-            f"{self.folder}: {point} was not collected; there are {', '.join(self.points)}."
-        )
+        raise SurveyError(f"{self.folder} has no {point}; it has {', '.join(self.points)}.")
 
     def rows(self, index: int) -> slice:
         """The tokens of a text: a slice of every array."""

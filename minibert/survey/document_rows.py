@@ -69,9 +69,7 @@ def text_parts(
             continue
         tokens = model.inputs(text).as_tokens(model.tokenizer)
         if len(tokens) != 1:
-            raise TokenizationError(
-                f"Document {number} is a batch of {len(tokens)} sentences; give them one by one."
-            )
+            raise TokenizationError(f"Document {number} has {len(tokens)} sentences; expected one.")
         yield TextPart(number, str(number), tokens)
 
 

@@ -233,9 +233,7 @@ class Reading:
         if not isinstance(content, list) or not all(isinstance(word, str) for word in content):
             kinds = {type(word).__name__ for word in content} if isinstance(content, list) else ()
             held = "a list with " + ", ".join(sorted(kinds)) if kinds else type(content).__name__
-            raise SurveyError(
-                f"{place}: {field!r} holds {held}; expected a text, or a list of words."
-            )
+            raise SurveyError(f"{place}: {field!r} is {held}; expected a text or a list of words.")
         words = tuple(self._checked(word, number) for word in content)
         try:
             # A first text without a word is too short, which is counted elsewhere.
@@ -270,9 +268,7 @@ class Reading:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise SurveyError(
-                f"{place}: an unpaired surrogate, which is not a character."
-            ) from None
+            raise SurveyError(f"{place}: an unpaired surrogate, not a character.") from None
         return text
 
 

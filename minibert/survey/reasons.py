@@ -235,9 +235,7 @@ def survey_reasons(
         raise SurveyError("why: expected a model of minibert.load; an attached one has no parts.")
     Options(limit=limit, longest=longest, on_error=on_error)
     if not isinstance(heads, Mapping) or not heads or not all(heads.values()):
-        raise SurveyError(
-            f"heads={heads!r:.80}: expected the heads of each layer, as {{1: (2, 3)}}."
-        )
+        raise SurveyError(f"heads={heads!r:.80}: expected heads of each layer, as {{1: (2, 3)}}.")
     config = model.config
     heads = {
         check_index("layer", layer, config.n_layers): tuple(

@@ -172,9 +172,7 @@ class Survey:
 
     def _number(self, measure: str) -> int:
         if measure not in self.names:
-            raise SurveyError(
-                f"measure {measure!r}: not in this survey; it has {', '.join(self.names)}."
-            )
+            raise SurveyError(f"measure {measure!r}: not here; there are {', '.join(self.names)}.")
         return self.names.index(measure)
 
     def write(self, folder: str | Path) -> None:

@@ -202,9 +202,8 @@ def _of_mapping(
     unknown = [key for key in given if key not in NAMES and key not in _BESIDE]
     if unknown:
         raise TokenizationError(
-            f"{unknown[0]!r:.80} is not an input of {name}"
-            f"{did_you_mean(unknown[0], NAMES)}; known are {', '.join(NAMES)}. "
-            "Leave it out."
+            f"{unknown[0]!r:.80} is not an input of {name}{did_you_mean(unknown[0], NAMES)}; known "
+            f"are {', '.join(NAMES)}. Leave it out."
         )
     found = {key: given[key] for key in NAMES if given.get(key) is not None}
     if "input_ids" not in found:
@@ -249,7 +248,5 @@ def _segments(values: object, ids: Tensor, config: Config, name: str) -> Tensor 
     table = beside(values, ids, "token_type_ids")
     # There is nothing to choose without a table; transformers' GPT-2 adds rows of its vocabulary.
     if not config.n_segments and (config.family == "gpt2" or bool(table.any())):
-        raise TokenizationError(
-            f"token_type_ids: {name} has no embeddings of segments. Leave token_type_ids out."
-        )
+        raise TokenizationError(f"token_type_ids: {name} has no segments. Leave it out.")
     return table if config.n_segments else None

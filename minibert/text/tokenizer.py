@@ -182,9 +182,7 @@ class Tokenizer:
         numbers = [int(i) for i in ids]
         if numbers and not 0 <= min(numbers) <= max(numbers) < 2**32:
             wrong = next(i for i in numbers if not 0 <= i < 2**32)
-            raise TokenizationError(
-                f"ids must be 0 or more, and {wrong} is not one a tokenizer gave"
-            )
+            raise TokenizationError(f"ids must be 0 or more, and below 2**32; found {wrong}")
         with self._splitting():
             return self._backend.decode(numbers, skip_special_tokens=skip_special)
 

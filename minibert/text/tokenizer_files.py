@@ -99,10 +99,7 @@ def read_backend(folder: Path, settings: Json) -> Tokenizer:
 def _check_ids(backend: Tokenizer, where: Path) -> None:
     last = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if last > _LAST_ID:
-        raise TokenizationError(
-            f"{where}: a token has the id {last}; expected at most {_LAST_ID}; "
-            "a vocabulary is never that large."
-        )
+        raise TokenizationError(f"{where}: a token has the id {last}; expected at most {_LAST_ID}.")
 
 
 def parsed(content: str, where: object) -> Tokenizer:

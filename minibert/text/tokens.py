@@ -39,8 +39,7 @@ def table_of(
     table = _whole(values, name, booleans)
     if table.ndim not in (1, 2):
         raise TokenizationError(
-            f"{name} must have one axis (position) or two (batch, position), "
-            f"but have shape {tuple(table.shape)}"
+            f"{name} expected (position) or (batch, position), found the shape {tuple(table.shape)}"
         )
     if table.numel() == 0:
         raise TokenizationError(f"{name} are empty (shape {tuple(table.shape)}); give at least one")
@@ -54,10 +53,7 @@ def _is_row(row: object) -> bool:
 def _row(values: object, name: str, booleans: bool) -> Int[Tensor, " position"]:
     row = _whole(values, name, booleans)
     if row.ndim != 1 or not len(row):
-        raise TokenizationError(
-            f"{name} is {values!r:.40}, of shape {tuple(row.shape)}; expected a list of at least "
-            "one number"
-        )
+        raise TokenizationError(f"{name} is {values!r:.40}; expected a list of at least one number")
     return row.cpu()
 
 
@@ -74,9 +70,7 @@ def _whole(values: object, name: str, booleans: bool) -> Int[Tensor, "*place"]:
             f"{name} must be a list of whole numbers, a list of such lists, or a tensor ({error}); "
             'a text that is split into words is given as minibert.Words(["The", "horse"])'
         ) from error
-    raise TokenizationError(
-        f"{name} must be whole numbers, not {kind}; convert them with .long() if they are"
-    )
+    raise TokenizationError(f"{name} must be whole numbers, not {kind}; convert them with .long()")
 
 
 @runtime_checkable
@@ -249,10 +243,7 @@ def real_of(
         there = table.shape[1:] * len(table) if inside is None else inside.sum(1).tolist()
         pairs = enumerate(zip(here, there, strict=False))
         row = next((i for i, pair in pairs if len(set(pair)) > 1), min(len(here), len(there)))
-        raise TokenizationError(
-            f"{name} row {row} is not as long as the ids of row {row}; expected one value for each "
-            "id."
-        )
+        raise TokenizationError(f"{name} row {row}: expected one value for each id.")
     table = beside(values, ids, name, booleans=True)
     wrong = ((table != 0) & (table != 1)).any(1).nonzero()
     if len(wrong):

@@ -45,15 +45,13 @@ class Words:
             self._words = tuple(words)
         except TypeError:
             raise TokenizationError(
-                f"Words of a {type(words).__name__}: expected a list of words."
+                f"Words of a {type(words).__name__}: give a list of str."
             ) from None
         if not self._words:
             raise TokenizationError("Words([]): there is no word; give at least one.")
         for number, word in enumerate(self._words):
             if not isinstance(word, str):
-                raise TokenizationError(
-                    f"word {number} must be a str, not {type(word).__name__}: {word!r:.40}"
-                )
+                raise TokenizationError(f"word {number} must be a str, not {word!r:.40}")
             if not word or word != word.strip():
                 raise TokenizationError(
                     f"word {number} is {word!r:.80}; expected at least one character, and no "

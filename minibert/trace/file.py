@@ -64,9 +64,7 @@ def check_model(model: object, identity: Json, path: Path) -> TypeGuard[TracedMo
     """True; TraceError, saying what differs, where a file is a trace of another model."""
     # From Python 3.12 on isinstance(model, TracedModel) does not see submodules: body and head.
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "task_logits"):
-        raise TraceError(
-            f"model={type(model).__name__}: expected the minibert model that {path} is a trace of."
-        )
+        raise TraceError(f"model={type(model).__name__}: expected the model of the trace {path}.")
     traced = cast(TracedModel, model)
     # As JSON has it.
     ours, theirs = json.loads(json.dumps(asdict(traced.config))), identity["config"]
@@ -113,9 +111,7 @@ def save_trace(trace: PassRecord, path: PathLike) -> Path:
     Raises TraceError when the file cannot be written; a file that was there before is kept.
     """
     if trace.allowed.packed is not None:
-        raise TraceError(
-            "A trace of packed sentences is not saved as one file: save trace.text(i) of each."
-        )
+        raise TraceError("Packed sentences are not saved as one file: save trace.text(i) of each.")
     target = as_path(path, TraceError)
     check_place(target, TraceError)
     try:
@@ -226,9 +222,7 @@ def _check_tensors(
     for name, tensor in tensors.items():
         quantity = name.rpartition(".")[2]
         if not tensor.is_floating_point():
-            raise TraceError(
-                f"{path}: {name} holds {tensor.dtype}, expected floating-point numbers."
-            )
+            raise TraceError(f"{path}: {name} holds {tensor.dtype}; expected floats.")
         if name == "logits":
             # Of a sentence or of each position, as the task has it.
             expected = (*(batch, position)[: tensor.ndim - 1], *tensor.shape[-1:])

@@ -197,8 +197,7 @@ def layer_quantity(name: object) -> Quantity[Tensor]:
         names = ", ".join(layer_quantities())
         raise AbsentError(
             f"{name!r} is not a quantity of a layer{did_you_mean(name, QUANTITIES)}; there are "
-            f"{names}. "
-            "See docs/reading.md#the-names"
+            f"{names}. See docs/reading.md#the-names"
         )
     if not found.per_layer:
         raise AbsentError(f"{name} belongs to the whole trace: read trace.{name}.")
@@ -225,9 +224,7 @@ def place_in(
 ) -> tuple[int, int | None]:
     """This place in a model of so many layers; `heads_of` gives the number of heads of a layer."""
     if isinstance(where, tuple) and len(where) != 2:
-        raise TraceError(
-            f"trace[{', '.join(map(str, where))}]: expected trace[layer] or trace[layer, head]."
-        )
+        raise TraceError(f"trace[{', '.join(map(str, where))}]: expected [layer] or [layer, head].")
     layer, head = where if isinstance(where, tuple) else (where, None)
     layer = check_index("layer", layer, n_layers)
     return layer, None if head is None else check_index("head", head, heads_of(layer))
@@ -356,10 +353,7 @@ class Gradients:
         if name == "embed":
             self._check_asked(0, "embed")
         if name not in self.found.kept:
-            raise AbsentError(
-                f"The gradient of {name} of packed sentences is one a sentence; trace without "
-                "packed=True to read it."
-            )
+            raise AbsentError(f"gradient of {name}: trace without packed=True.")
         check_computed(self.found.kept[name], f"gradient of {name}")
         return self.found.kept[name]
 
@@ -395,10 +389,7 @@ class Gradients:
     ) -> Tensor:
         """A gradient in one layer, its head axis still there, cut to the heads and rows."""
         if self.trace.allowed.packed is not None and "query" in QUANTITIES[name].axes:
-            raise TraceError(
-                f"The gradient of {name} of packed sentences is one matrix a sentence; trace "
-                "without packed=True to read it."
-            )
+            raise TraceError(f"gradient of {name}: trace without packed=True.")
         with torch.no_grad():
             with self.trace.as_made():
                 at = _AtLayer(self, self.trace.at(layer, heads, queries))

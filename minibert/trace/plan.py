@@ -172,9 +172,7 @@ def named(
         point = as_point(key)
         for edit in map(as_edit, _several(point, value)):
             if isinstance(edit.change, Hide) and point.name != "scores":
-                raise EditError(
-                    f'{point}: hide edits scores only; write ("scores", layer): hide(keys).'
-                )
+                raise EditError(f'{point}: hide edits scores; write ("scores", layer): hide(keys).')
             if isinstance(edit.change, Constant):
                 _check_number(point, edit.change.value, dtype)
             for trace in edit.traces:
@@ -227,9 +225,8 @@ def _check_order(point: Point, before: Sequence[Point]) -> None:
         overlap = not mine or not set(mine).isdisjoint(theirs)
         if same and len(mine) == len(theirs) and overlap:
             raise EditError(
-                f"Two edits overlap, {other} and {point}: merge them into one, or name whole "
-                "layers in one and single heads in the other. "
-                "See docs/reading.md#write-what-you-read"
+                f"Two edits overlap, {other} and {point}: merge them, or name whole layers in one "
+                "and single heads in the other. See docs/reading.md#write-what-you-read"
             )
 
 
@@ -264,10 +261,7 @@ def check_values(point: Point, edit: Edit, reach: Reach, whole: Shape) -> None:
     """
     padded = "key" in point.axes and set(reach.keys_at.lengths) != {whole[-1]}
     if isinstance(edit.change, Noise) and (padded or reach.places.packed):
-        raise EditError(
-            f"{point}: noise here would depend on the other sentences of the batch. Trace the "
-            "sentences one by one."
-        )
+        raise EditError(f"{point}: noise here depends on the batch. Trace each sentence alone.")
     if edit.entries is not None:
         indices_of(edit.entries, whole[-1], "entry", EditError, f"{point}: ")
         if padded:
@@ -287,9 +281,7 @@ def check_values(point: Point, edit: Edit, reach: Reach, whole: Shape) -> None:
             raise _misfit(point, shape, whole)
         if edit.averages:
             if "query" in point.axes and set(theirs.lengths) != {shape[-1]}:
-                raise EditError(
-                    f"{point}: mean(over=...) needs texts of the same length, without padding."
-                )
+                raise EditError(f"{point}: mean(over=) needs texts of one length, without padding.")
             continue
         if len(theirs.at) not in (1, len(reach.places.at)):
             raise EditError(
@@ -409,10 +401,7 @@ def _n_logits(config: Config) -> int:
 
 def _other_dtype(point: Point, found: torch.dtype, expected: torch.dtype) -> EditError:
     """The error for a value of another dtype."""
-    return EditError(
-        f"{point}: the value is {found} and the quantity {expected}; "
-        f"convert it with value.to({expected})."
-    )
+    return EditError(f"{point}: the value is {found}; convert it with value.to({expected}).")
 
 
 Entry = tuple[Point, Edit, Reach]

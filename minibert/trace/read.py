@@ -305,16 +305,11 @@ class Trace(PassRecord):
     def _of_one_row_each(self, name: str) -> None:
         """Raise TraceError for packed sentences, which share a row of the batch."""
         if self.allowed.packed is not None:
-            raise TraceError(
-                f"{name} of packed sentences is one a sentence: read trace.text(i).{name}."
-            )
+            raise TraceError(f"{name} of packed sentences is one each: read trace.text(i).{name}.")
 
     def _whole(self, name: str) -> "Trace":
         if self.until is not None:
-            raise AbsentError(
-                f"{name} needs every layer, and this trace was made with until={self.until}. "
-                "Trace again without it."
-            )
+            raise AbsentError(f"{name} needs every layer: trace without until={self.until}.")
         return self
 
     @within_memory

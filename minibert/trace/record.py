@@ -42,9 +42,7 @@ def check_keep(names: Collection[str], *, packed: bool = False) -> None:
         )
     # Arrays and tensors count as collections, of numbers.
     if not isinstance(names, list | tuple | set | frozenset | dict):
-        raise TraceError(
-            f'keep={names!r:.80}: expected several names, as keep=("scores", "probs").'
-        )
+        raise TraceError(f'keep={names!r:.80}: expected names, as keep=("scores", "probs").')
     for name in names:
         if not isinstance(name, str) or name not in ("scores", "probs"):
             raise TraceError(
@@ -56,9 +54,7 @@ def check_keep(names: Collection[str], *, packed: bool = False) -> None:
 def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None:
     """Raise TraceError where a trace with gradients cannot be made."""
     if grad and until is not None:
-        raise TraceError(
-            f"grad=True with until={until}: gradients need the whole pass; leave until out."
-        )
+        raise TraceError(f"grad=True with until={until}: gradients need every layer; leave it out.")
     if grad and torch.is_inference_mode_enabled():
         raise TraceError(
             "grad=True inside torch.inference_mode(): nothing can be differentiated there. Use "
@@ -83,9 +79,7 @@ def asked(statistics: Iterable[object], allowed: AllowedKeys, impl: str) -> Eval
     want = parse_want(statistics, n_keys=None)
     for name in ("scores", "probs"):
         if name in want:
-            raise TraceError(
-                f'statistics={name!r}: that is a matrix; ask for it as keep=("{name}",).'
-            )
+            raise TraceError(f'statistics={name!r}: a matrix; ask for it as keep=("{name}",).')
     for name in ("key_sums", "pair_mass", "profile"):
         if name in want:
             raise TraceError(
@@ -233,10 +227,7 @@ class PassRecord:
         """A quantity of one layer, its head axis still there, cut to the chosen heads and rows."""
         quantity = layer_quantity(name)
         if self.allowed.packed is not None and "query" in quantity.axes:
-            raise TraceError(
-                f"{name} of packed sentences is one matrix a sentence: read "
-                f"trace.text(i)[layer, head].{name}."
-            )
+            raise TraceError(f"{name} of packed sentences: read trace.text(i)[layer, head].{name}.")
         at = self.at(layer, heads, queries)
         with self.as_made():
             value: Tensor = getattr(at, name)

@@ -224,9 +224,7 @@ def _chosen(
 def _one_a_sentence(numbers: Tensor, count: int) -> Tensor:
     if not isinstance(numbers, Tensor) or numbers.shape != (count,):
         shape = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
-        raise EditError(
-            f"metric: expected one number for each of {count} sentences, found {shape}."
-        )
+        raise EditError(f"metric: expected one number for each of {count} sentences, not {shape}.")
     return numbers.as_subclass(Tensor)
 
 

@@ -312,8 +312,7 @@ class Run:
         if changed:
             raise TrainingError(
                 f"{folder} holds a run with other {', '.join(changed)} (step {state['step']}). "
-                "Give the same arguments to resume it, another folder, or restart=True to start "
-                "from step 0."
+                "Give the same arguments to resume it, another folder, or restart=True."
             )
         self.model.load_state_dict(state["model"])
         for optimizer, one in zip(self.optimizers, state["optimizers"], strict=True):
@@ -330,8 +329,7 @@ def _writing(path: Path) -> Iterator[Path]:
     # torch says that the disk is full with a RuntimeError.
     except (OSError, RuntimeError) as error:
         raise TrainingError(
-            f"{path}: could not be written ({error}). Once it can be, give the same command again "
-            "to resume."
+            f"{path}: could not be written ({error}). Once it can be, repeat the command to resume."
         ) from error
 
 

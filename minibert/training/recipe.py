@@ -122,6 +122,4 @@ def check_task(config: Config) -> None:
             f"pooler={config.pooler} and n_segments={config.n_segments} (type_vocab_size)."
         )
     if config.n_positions < 16:
-        raise TrainingError(
-            f"{config.n_positions} positions are too few to train on; expected 16 or more."
-        )
+        raise TrainingError(f"{config.n_positions} positions are too few; expected 16 or more.")

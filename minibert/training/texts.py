@@ -71,8 +71,7 @@ def _read(path: Path) -> Document:
         text = clean(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise TrainingError(
-            f"{path}: byte {error.start} is not UTF-8; convert the file "
-            "(iconv -f latin1 -t utf-8, for instance)."
+            f"{path}: byte {error.start} is not UTF-8; convert it (iconv -f latin1 -t utf-8, say)."
         ) from error
     if not text:
         raise TrainingError(f"{path}: the file has no text.")
@@ -180,10 +179,7 @@ def train_tokenizer(texts: Iterable[str], *, size: int, byte_level: bool) -> Tok
     """
     smallest = 300 if byte_level else 100
     if size < smallest:
-        raise TrainingError(
-            f"A vocabulary of {size} has no room for special tokens and single characters; "
-            f"expected at least {smallest}."
-        )
+        raise TrainingError(f"A vocabulary of {size} is too small; expected at least {smallest}.")
     backend = _byte_level(texts, size) if byte_level else _word_piece(texts, size)
     found = backend.get_vocab_size()
     if found > size:

@@ -144,7 +144,7 @@ REFUSED: dict[str, dict[object, object]] = {
     "no kv_head 5; expected 0 to 1": {("key", 1, 5): zero},
     r"value of shape \(5,\) does not fit \(2, 6, 7, 8\)": {("z", 1): torch.zeros(5)},
     "nan is not a finite number": {("z", 1): float("nan")},
-    "hide edits scores only": {("z", 1): hide(0)},
+    "hide edits scores; write": {("z", 1): hide(0)},
     "the query at position 0 of sentence 0 has no key left": {("scores", 1): hide(0)},
     "Two edits overlap": {("z", 1, 2): zero, ("z", 1, (2,)): 1.0},
 }

@@ -119,7 +119,7 @@ def test_gradients_that_are_halved_or_swapped_are_named(tmp_path, slip, cause):
 
 def test_a_function_of_two_conventions_is_not_guessed_and_a_c_function_needs_a_name():
     both = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "score_mod", "block_mask")
-    with pytest.raises(MinibertError, match="flash-attn-varlen and of flex; say which: --sig"):
+    with pytest.raises(MinibertError, match="flash-attn-varlen and flex; say which: --sig"):
         guessed_by(both)
     with pytest.raises(MinibertError, match="say how they are called: --signature NAME"):
         load_function("torch.nn.functional", "scaled_dot_product_attention")

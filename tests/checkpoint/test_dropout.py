@@ -116,7 +116,7 @@ def test_shares_that_are_none_and_have_no_place_are_errors(tmp_path):
     for wrong in (1.0, -0.1, True, "a", None):
         with pytest.raises(CheckpointError, match="from 0 to below 1"):
             Dropout(embed=wrong)
-    with pytest.raises(CheckpointError, match="expected a Dropout"):
+    with pytest.raises(CheckpointError, match="expected Dropout"):
         model.dropout = 0.1
     model.dropout = Dropout(embed=0.1)
     with pytest.raises(CheckpointError, match="no place"):

@@ -205,7 +205,7 @@ def test_a_full_disk_is_an_error_and_the_old_model_stays_whole(tmp_path):
 
 def test_a_type_that_does_not_hold_the_weights_is_refused(tmp_path):
     model = from_transformers(families.hf_model("gpt2", "GPT2Model"))
-    with pytest.raises(CheckpointError, match=r"torch\.int8 is not saved; expected dtype= one of"):
+    with pytest.raises(CheckpointError, match=r"dtype=torch\.int8; expected torch"):
         model.save(tmp_path / "new", dtype=torch.int8)
     model.body.word.weight[0, 0] = 1e6
     with pytest.raises(CheckpointError, match=r"wte\.weight.*float16"):

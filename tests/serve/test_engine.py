@@ -102,7 +102,7 @@ def test_a_model_is_asked_only_what_it_can_do(here):
         with pytest.raises(MinibertError, match="writes no next token"):
             here.answer("step", request=request(["a"]), sampling={"temperature": 1})
     assert here.answer("weights", quantity="nothing.weight", layer=2) == {"found": None}
-    with pytest.raises(TokenizationError, match="a page takes text"):
+    with pytest.raises(TokenizationError, match="has no tokenizer: put"):
         Engine(Model(here.engine.config))
 
 

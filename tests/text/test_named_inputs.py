@@ -134,7 +134,10 @@ TWO = [[3, 1, 4], [1, 5, 9]]
         ({"input_ids": TWO, "attention_mask": [[1, 1, 1], [1, 0, 1]]}, "row 1 has padding between"),
         ({"input_ids": TWO, "attention_mask": [[1, 1, 2], [1, 1, 1]]}, "row 0 holds other values"),
         ({"input_ids": TWO, "attention_mask": [[1, 1], [1, 1]]}, r"shape \(2, 2\).*\(2, 3\)"),
-        ({"input_ids": [[3, 1], [1]], "attention_mask": [[1, 1], [1, 1]]}, "row 1 is not as long"),
+        (
+            {"input_ids": [[3, 1], [1]], "attention_mask": [[1, 1], [1, 1]]},
+            "row 1: expected one value",
+        ),
         ({"input_ids": [[3, 1], [1, VOCABULARY]]}, "row 1, position 1"),
         ({"input_ids": [[3, 1], [1, 2, -1]]}, "Token id -1 is outside .* row 1, position 2"),
         ({"input_ids": [[3, 1], 4]}, "row 1 is 4"),
@@ -170,9 +173,9 @@ def test_a_name_that_does_not_go_with_the_rest_is_an_error(first, named, message
 
 def test_segments_are_refused_where_there_are_none():
     model = pair("gpt2")[1]
-    with pytest.raises(TokenizationError, match="no embeddings of segments"):
+    with pytest.raises(TokenizationError, match="has no segments"):
         model(input_ids=TWO, token_type_ids=[[0] * 3] * 2)
     llama = pair("llama")[1]
     assert llama(input_ids=TWO, token_type_ids=[[0] * 3] * 2).equal(llama(TWO))
-    with pytest.raises(TokenizationError, match="no embeddings of segments"):
+    with pytest.raises(TokenizationError, match="has no segments"):
         llama(input_ids=TWO, token_type_ids=[[0, 0, 1]] * 2)

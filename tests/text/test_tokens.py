@@ -94,7 +94,7 @@ def test_tokens_move_to_a_device_whole():
         ([[1, 2], []], "row 1"),
         ([2**70], "whole numbers"),
         ("abc", "whole numbers"),
-        ([[[1]]], r"shape \(1, 1\)"),
+        ([[[1]]], r"is \[\[1\]\]; expected a list"),
         (torch.tensor(3), r"shape \(\)"),
     ],
 )

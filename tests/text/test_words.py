@@ -135,7 +135,7 @@ def test_words_stand_wherever_a_text_does():
         ([], "no word"),
         (["a", ""], "word 1 is ''; expected at least one character"),
         (["a", "b "], "word 1 is 'b '; .* no space at its beginning or end"),
-        (["a", None], "word 1 must be a str, not NoneType"),
+        (["a", None], "word 1 must be a str, not None"),
     ],
 )
 def test_what_is_no_list_of_words_is_an_error(words, message):

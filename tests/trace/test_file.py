@@ -153,8 +153,8 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "other task": (lambda: random_model(name="BertModel"), "task 'masked-lm' and 'none'"),
     "double": (lambda: random_model(dtype=torch.float64), r"float32, the model in float64.*dtype="),
     "other family": (lambda: random_model("gpt2", "GPT2LMHeadModel"), "family 'bert' and 'gpt2'"),
-    "not ours": (lambda: hf_model("bert", "BertForMaskedLM"), "expected the minibert model"),
-    "a name": (lambda: "bert-base-uncased", "expected the minibert model"),
+    "not ours": (lambda: hf_model("bert", "BertForMaskedLM"), "expected the model of the trace"),
+    "a name": (lambda: "bert-base-uncased", "expected the model of the trace"),
 }
 
 

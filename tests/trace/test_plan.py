@@ -82,7 +82,10 @@ NO_VALUES: list[tuple[Any, str]] = [
     (torch.zeros(5, dtype=torch.complex64), "torch.complex64; expected floats"),
     (torch.full((5,), torch.nan), "NaN or infinite"),
     (torch.zeros(5, device="meta"), "meta device"),
-    (torch.zeros(5, dtype=torch.float64), r"torch.float64 and the quantity torch.float32"),
+    (
+        torch.zeros(5, dtype=torch.float64),
+        r"torch.float64; convert it with value.to\(torch.float32\)",
+    ),
     (1e39, "not a finite number in torch.float32"),
     (torch.full((5,), torch.inf), "NaN or infinite"),
     (torch.zeros(7), r"\(z, 1\): a value of shape \(7,\) does not fit \(3, 3, 13, 5\) \(batch"),
@@ -92,7 +95,7 @@ NO_VALUES: list[tuple[Any, str]] = [
     (mean, r"mean has to be called: write mean\(over=trace\)"),
     (noise, r"noise has to be called: write noise\(seed\)"),
     (hide, r"hide has to be called: write hide\(keys\)"),
-    (hide(3), r"\(z, 1\): hide edits scores only"),
+    (hide(3), r"\(z, 1\): hide edits scores; write"),
     (replace, r"replace has to be called"),
 ]
 

@@ -20,7 +20,7 @@ def one(change: str, quantity: str, **place: Any) -> dict[str, Any]:
     [
         ({}, "expected a list, found dict"),
         ([7], "Edit 1: expected an object"),
-        ([one("zero", "z", layers=3)], "Edit 1: there is no field layers"),
+        ([one("zero", "z", layers=3)], "Edit 1: no field layers"),
         ([one("zero", "Z")], "quantity is 'Z'; expected embed, "),
         ([one("zero", "mask")], "quantity is 'mask'"),
         ([one("zero", ["z"])], "quantity is "),
@@ -57,7 +57,7 @@ def test_a_wrong_edit_is_named(edits, message):
 
 def test_a_weight_that_nothing_can_be_taken_from_is_not_set():
     probs = torch.tensor([[0.0, 1.0, 0.0]])
-    with pytest.raises(EditError, match="all other weights of query 0 are 0"):
+    with pytest.raises(EditError, match="the other weights of query 0 are 0"):
         set_weight(probs, query=0, key=1, weight=0.5)
     assert set_weight(probs, query=slice(None), key=1, weight=0.5).tolist() == [[0.0, 1.0, 0.0]]
 

@@ -142,7 +142,7 @@ class TestLens:
         assert example_of(view(trace, lens=False))["lens"] is None
         example = example_of(view(small_trace()))
         assert example["lens"] is None
-        assert "no output head over words" in example["notes"][0]
+        assert "no head over words" in example["notes"][0]
         assert not example_of(view(small_trace(), lens=False))["notes"]
 
     def test_one_that_takes_long_is_made_only_when_asked_for(self, monkeypatch):

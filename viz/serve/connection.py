@@ -92,9 +92,7 @@ def next_step(steps: Iterator[Answer | None]) -> Answer | MinibertError | None:
             return MinibertError("There is not enough memory for this; take a shorter text.")
         # Whole where the server was started, one line on the page.
         traceback.print_exception(error, file=sys.stderr)
-        return MinibertError(
-            f"The server made a mistake ({type(error).__name__}); its terminal says more."
-        )
+        return MinibertError(f"The server failed ({type(error).__name__}); its terminal says more.")
 
 
 class Connection:

@@ -363,10 +363,7 @@ class Engine:
 
     def __init__(self, model: Model, features: Features | None = None) -> None:
         if model.tokenizer is None:
-            raise TokenizationError(
-                f"{model.name} has no tokenizer, and a page takes text. Put a "
-                "tokenizer.json beside its weights."
-            )
+            raise TokenizationError(f"{model.name} has no tokenizer: put tokenizer.json beside it.")
         if model.config.family == "minibert":
             raise MinibertError(
                 f"{model.name} is an architecture of your own, whose pass the page cannot draw. "
@@ -447,9 +444,7 @@ class Engine:
         """What the model says at any position."""
         trace, _ = self._edited(request)
         if position >= trace.allowed.position:
-            raise MinibertError(
-                f"position {position}: the text has {trace.allowed.position} tokens."
-            )
+            raise MinibertError(f"position {position}: there are {trace.allowed.position} tokens.")
         return Answer(self._candidates(self._logits_at(trace, position)))
 
     def features(self, request: TextRequest, position: int) -> Answer:
@@ -507,10 +502,7 @@ class Engine:
     def step(self, request: TextRequest, sampling: Json) -> Answer:
         """One next token, drawn as `minibert.generate` draws it, and what it was drawn from."""
         if self.predicts != "causal":
-            raise MinibertError(
-                f"{self.name} writes no next token; a causal language model does, such as the "
-                "embedded tiny-gpt2."
-            )
+            raise MinibertError(f"{self.name} writes no next token; a causal model does.")
         trace, _ = self._edited(request)
         chooser = Sampling(
             sampling.get("temperature", 1.0), sampling.get("topK"), sampling.get("topP")
@@ -539,10 +531,7 @@ class Engine:
         Raises MinibertError for a model that predicts neither.
         """
         if self.predicts == "none":
-            raise MinibertError(
-                f"{self.name} has no head that predicts tokens or one class of a text (its task "
-                f"is {self.config.task})."
-            )
+            raise MinibertError(f"{self.name} predicts no token or class ({self.config.task}).")
         return trace.logits[0] if self.predicts == "classes" else trace.logits[0, position]
 
     def _predictions(self, trace: Trace) -> list[Json]:
