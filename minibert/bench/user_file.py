@@ -217,7 +217,7 @@ def _callable(found: object, told: str, name: str) -> Callable[..., object]:
         # What the module itself is called with is *args.
         return _with_parameters(found, found.forward)
     if not callable(found):
-        raise MinibertError(f"{name} in {told} is a {type(found).__name__}; expected a function.")
+        raise MinibertError(f"{name} in {told} is of type {type(found).__name__}, not a function.")
     called: Callable[..., object] = found
     return called
 

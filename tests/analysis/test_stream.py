@@ -499,7 +499,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
     *(
         (why_logit, {"token": 1} | options, words)
         for options, words in (
-            ({"token": VOCABULARY}, "Token id 41 is outside"),
+            ({"token": VOCABULARY}, "Token id 41: expected 0"),
             ({"token": None}, "None is not a token"),
             ({"token": False}, "False is not a token"),
             ({"token": "Paris"}, "has no tokenizer"),

@@ -208,8 +208,8 @@ def test_a_separator_in_the_text_with_the_answer_cuts_nothing_away(
 
 WRONG = {
     "BertModel": ("a quick fox", minibert.MinibertError, r"no task head"),
-    "BertForMaskedLM": ("a fox", minibert.TokenizationError, r"no \[MASK\].*Write \[MASK\]"),
-    "BertForNextSentencePrediction": ("a", minibert.TokenizationError, r"second one as `pair`"),
+    "BertForMaskedLM": ("a fox", minibert.TokenizationError, r"no \[MASK\].*Write it where"),
+    "BertForNextSentencePrediction": ("a", minibert.TokenizationError, r"second as `pair`"),
     "BertForPreTraining": ("a", minibert.TokenizationError, r"no \[MASK\], and.*second text"),
     "BertForQuestionAnswering": ("a", minibert.TokenizationError, r"two texts.*as `pair`"),
 }

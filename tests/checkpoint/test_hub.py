@@ -222,7 +222,7 @@ def test_what_the_client_throws_says_what_to_do(served, monkeypatch, error, said
 
 def test_a_name_or_revision_that_is_none_is_an_error_and_is_not_asked_for(served):
     for revision in ("../../victim", "/etc", "a..b", "\x1b[31m"):
-        assert "expected the name of a branch" in failed(revision=revision)
+        assert "expected a branch" in failed(revision=revision)
     for name in ("a/b/c", "owner--tiny", "-tiny", "tiny.git", ""):
         with pytest.raises(CheckpointError, match="is neither a folder nor a Hub id"):
             fetch(name)
@@ -293,7 +293,7 @@ LONG = HEAD | {"Content_Length": str(2**34)}
 def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(served, monkeypatch, place):
     sent = [0]
     served.instead[place] = poured(endless(sent), **LONG)
-    assert "is longer than the" in failed()
+    assert "bytes came" in failed()
     # What the buffers between the two hold comes on top of what was read.
     assert sent[0] < 2**22 + 2**24
     served.instead[place] = poured([gzip.compress(bytes(2**26))], Content_Encoding="gzip", **HEAD)

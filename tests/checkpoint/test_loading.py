@@ -391,7 +391,7 @@ def cancelling(weight: torch.Tensor) -> torch.Tensor:
 TWICE = rf"({QUERY} and {QUERY[5:]}|{QUERY[5:]} and {QUERY}) are two names of one tensor"
 TENSORS: list[tuple[Callable[[Tensors], Any], str, str]] = [
     *(
-        (query(lambda one, kind=kind: one.to(kind)), rf"self\.query\.weight.*{kind}.*Quantised", "")
+        (query(lambda one, kind=kind: one.to(kind)), rf"self\.query\.weight.*{kind}.*quantised", "")
         for kind in (torch.int8, torch.uint8, torch.int64, torch.bool)
     ),
     # The file is whole.

@@ -158,7 +158,7 @@ def test_means_intervals_and_examples_follow_from_the_documents(whole):
     assert made.manifest["corpus"]["segments"] == 51 + 9 * windows
     rows = made.sums.rows[made.names.index(name)]
     assert (rows == made.manifest["corpus"]["tokens"]).all()
-    with pytest.raises(SurveyError, match="measure 'to_nothing': not in this survey"):
+    with pytest.raises(SurveyError, match="measure 'to_nothing': not here"):
         made.table("to_nothing")
 
 

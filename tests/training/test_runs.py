@@ -295,7 +295,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
         ({"texts": ()}, "The longest of the texts has 0 tokens"),
         ({"held_out": ()}, "The longest of the held-out texts has 0 tokens"),
         ({"held_out": (TEXTS[1], UNSEEN[0])}, "held out, and trained on as story 2"),
-        ({"config": gpt2(vocab_size=100)}, "vocabulary of 100 has no room"),
+        ({"config": gpt2(vocab_size=100)}, "vocabulary of 100 is too small"),
         ({"config": bert(), "texts": TEXTS[:1]}, "one text for texts. Next-sentence"),
         ({"config": bert("none")}, "cannot be trained here"),
         ({"config": bert("masked-lm", family="roberta")}, "A roberta with the task"),
@@ -307,7 +307,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
         ({"config": gpt2(n_positions=15)}, "15 positions are too few"),
         ({"config": bert(), "tokenizer": OWN}, "a mask and a padding token"),
         ({"device": "cuda:77"}, "device='cuda:77' cannot be used"),
-        ({"device": "meta"}, "The device 'meta' cannot be trained on; expected cpu or cuda"),
+        ({"device": "meta"}, "device='meta' cannot be trained on; expected cpu or cuda"),
     ],
 )
 def test_what_cannot_be_trained_is_an_error_and_nothing_is_written(changes, message, tmp_path):
