@@ -297,7 +297,7 @@ def test_an_answer_is_bounded_in_bytes_in_time_and_not_decompressed(served, monk
     # What the buffers between the two hold comes on top of what was read.
     assert sent[0] < 2**22 + 2**24
     served.instead[place] = poured([gzip.compress(bytes(2**26))], Content_Encoding="gzip", **HEAD)
-    assert "the answer is compressed" in failed()
+    assert "the answer came compressed" in failed()
     monkeypatch.setattr(hub, "PATIENCE", 1 - 2**22 / hub.LEAST_RATE)
     served.instead[place] = poured(drips(), **LONG)
     began = time.monotonic()
