@@ -141,7 +141,7 @@ class JudgedRun:
         """Raise WrongError where outputs or inputs have changed since the call returned."""
         _, after = self._ask_later("outputs")
         if changed := _changed({name: found[name] for name in self._outputs}, after):
-            raise WrongError(f"{changed[0]} changed after the call returned: the work goes on")
+            raise WrongError(f"{changed[0]} changed after the call returned: work continues")
         _, given = self._ask_later("inputs")
         if changed := _changed(self._problem.vectors, given):
             raise WrongError(f"changes its inputs: {', '.join(changed)}")
