@@ -1,5 +1,6 @@
 """`minibert check`: planted kernels, each with the message it must give; bad usage: test_cli.py."""
 
+import json
 import re
 import subprocess
 import sys
@@ -158,3 +159,30 @@ def test_a_slip_that_shows_with_the_heads_of_the_workload_alone_is_found(tmp_pat
     result = run("check", written(tmp_path, planted.RIGHT), *options, "vit")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("kernel.py:attention  right  ")
+
+
+def test_the_functions_of_a_folder_that_look_like_attention_are_listed_and_not_run(tmp_path):
+    code = tmp_path / "ops" / "attention.py"
+    code.parent.mkdir()
+    code.write_text(
+        "raise SystemExit('run')\n"
+        "def plain(q, k, v, causal=False, **rest): ...\n"
+        "def packed(q, k, v, cu_seqlens): ...\n"
+        "def gated(q, k, v, g): ...\n"
+        "def backward(q, k, v, *, do): ...\n"
+        "def _private(q, k, v): ...\n"
+        "@triton.jit\ndef kernel(Q, K, V): ...\n"
+        "class Attention(Function):\n    def forward(ctx, query, key, value, scale): ...\n"
+        "class Layer(Module):\n    def forward(self, query, key, value): ...\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
+    told = json.loads(run("check", str(tmp_path), "--json").stdout)["functions"]
+    assert {one["target"].rpartition(":")[2]: one["signature"] for one in told} == {
+        "plain": "plain",
+        "packed": "varlen",
+        "Attention": "plain",
+    }
+    assert f"plain      minibert check {code}:plain" in run("check", str(tmp_path)).stdout
+    code.unlink()
+    fails(run("check", str(tmp_path)), "can be called with query, key and value", status=2)

@@ -10,7 +10,7 @@ different layout of z follows after a comma: "bhnd,bn(hd)".
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from math import prod
@@ -619,13 +619,18 @@ def _array(one: object) -> object:
     return one.detach().numpy() if isinstance(one, Tensor) else one
 
 
+def named_vectors(names: Iterable[str]) -> dict[str, str]:
+    """The parameters whose names say that they are query, key and value; empty unless all three."""
+    named = {name: _ROLES[low] for name in names if (low := name.lower()) in _ROLES}
+    return named if sorted(named.values()) == sorted(_VECTORS) else {}
+
+
 def roles_of(parameters: Sequence[inspect.Parameter]) -> dict[str, str]:
     """The parameters for query, key and value: by name, or the first three with unknown names.
 
     Raises MinibertError where there are fewer than three.
     """
-    named = {one.name: _ROLES[low] for one in parameters if (low := one.name.lower()) in _ROLES}
-    if sorted(named.values()) == sorted(_VECTORS):
+    if named := named_vectors(one.name for one in parameters):
         return named
     first = [one.name for one in parameters if one.name not in KNOWN][:3]
     if len(first) < 3:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -172,15 +172,19 @@ def check(
     prefix, soft_cap, alibi_slopes, sinks, mask, bias, scale, packed and pages, as attend() does.
     Functions written for flash-attn, FlexAttention, torch's SDPA or transformers are called in
     their own way (--signature). Instead of FILE.py you can give a dotted module name.
+    Of a FOLDER, as a clone of a repository, the functions that look like attention are listed, and
+    nothing is run.
     On a CPU, Triton kernels run in Triton's interpreter.
 
     Exits with 0 when the kernel is right, 1 when it is wrong, 2 for a command that cannot be run.
 
     Options:
-        target [argument, FILE.py:FUNCTION]: The function.
+        target [argument, FILE.py:FUNCTION|FOLDER]: The function.
         tokens [--tokens, >=1, <=4096]: Number of keys, for example --tokens 64 --tokens 256.
         cache [--cache]: Also check fewer queries than keys, as with a KV cache.
     """
+    if Path(target).is_dir():
+        return _list(Path(target), as_json)
     # A workload that does not exist is known at once.
     works = asked.works()
     with asked.judged(target) as user:
@@ -193,6 +197,18 @@ def check(
         say_json({"workloads": documents} if asked.shapes else documents[0])
     if not all(report.ok for report in reports):
         raise typer.Exit(1)
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    """Print the commands for the functions of a folder. Exits with 2 where there is none."""
+    from minibert.bench.attention_functions import functions_in
+
+    with refusing():
+        found = functions_in(folder)
+    if as_json:
+        return say_json({"functions": [asdict(one) for one in found]})
+    table = [(one.signature, f"minibert check {one.target}") for one in found]
+    say(*Terminal.of(sys.stdout).table(("called as", "command"), table, "<<"))
 
 
 def _document(report: "ParityReport", user: "JudgedFunction", target: str) -> dict[str, object]:
