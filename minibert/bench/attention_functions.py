@@ -24,7 +24,7 @@ class FoundFunction:
 
 
 def functions_in(folder: Path) -> list[FoundFunction]:
-    """Those that can be called with query, key and value, by file and line.
+    """The functions that can be called with query, key and value, by file and line.
 
     Left out are functions whose names begin with "_", and those that require a parameter of which
     the conventions say nothing, as the gates of linear attention or the gradient of z.
