@@ -7,6 +7,7 @@ trace[3, 5].probs
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,6 +111,15 @@ class Attached:
         edits = plan(edit, self._known, Sources(self.model))
         unchanged = Unchanged(self.model)
         one = self._run(inputs, keywords, edits, grad=grad)
+        if not grad:
+
+            @cache
+            def whole() -> Pass:
+                unchanged.check()
+                return self._run(inputs, keywords, edits, grad=False, within_mlp=True)
+
+            for n, (_, call) in enumerate(one.calls):
+                call.again = lambda n=n: whole().calls[n][1]
 
         def again(edit: Mapping[Any, object]) -> AttachedTrace:
             unchanged.check()
@@ -165,9 +175,15 @@ class Attached:
         return visits.n_calls
 
     def _run(
-        self, inputs: tuple[object, ...], keywords: dict[str, object], edits: Edits, *, grad: bool
+        self,
+        inputs: tuple[object, ...],
+        keywords: dict[str, object],
+        edits: Edits,
+        *,
+        grad: bool,
+        within_mlp: bool = False,
     ) -> Pass:
-        recording = Recording(self._known, edits)
+        recording = Recording(self._known, edits, within_mlp=grad or within_mlp)
         gradients = nullcontext() if grad else torch.no_grad()
         with recording.of(self.model, self._interface), gradients:
             self.model(*inputs, **keywords)

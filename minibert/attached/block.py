@@ -36,6 +36,8 @@ OF_BLOCK = (
     "resid_pre", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out",
     "resid_post",
 )  # fmt: skip
+#: Those that only passes with gradients or edits keep, and recordings; another pass reads them.
+WITHIN_MLP = frozenset({"mlp_gate", "mlp_pre", "mlp_post"})
 # Rows that are compared when a block is looked for, spread over all positions.
 _ROWS = 32
 # Of a sum, in units of rounding of its terms.
@@ -43,9 +45,12 @@ _ROUNDINGS = 2
 _MOST_STEPS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tap:
-    """The first tensor that a module is given, or gives out, in its nth call within a block."""
+    """The first tensor that a module is given, or gives out, in its nth call within a block.
+
+    There is one object of each place.
+    """
 
     module: nn.Module
     given: bool
@@ -85,26 +90,29 @@ class Block:
     module: nn.Module
     steps: tuple[Step, ...]
     places: Mapping[int, Mapping[str, Place]]
+    enters: Tap
     written: frozenset[Tap]
     """What the model itself writes over later, so that a copy is kept."""
+    repeated: frozenset[nn.Module]
+    """Modules that a run calls several times."""
 
-    @cached_property
-    def taps(self) -> dict[tuple[nn.Module, bool], dict[int, list[Tap]]]:
-        """What a run keeps, by module and side, then by the number of the call."""
+    def taps(self, *, within_mlp: bool) -> Iterator[tuple[nn.Module, bool, list[Tap]]]:
+        """What a run keeps: the taps of each module and side."""
         found: list[Place | None] = [*self.before]
-        found += [place for each in self.places.values() for place in each.values()]
+        for each in self.places.values():
+            found += [tap for name, tap in each.items() if within_mlp or name not in WITHIN_MLP]
         found += [tap for one in self.steps for tap in (one.added, one.total)]
-        taps: dict[tuple[nn.Module, bool], dict[int, list[Tap]]] = {}
+        taps: dict[tuple[nn.Module, bool], list[Tap]] = {}
         for tap in dict.fromkeys(found):
             if isinstance(tap, Tap):
-                taps.setdefault((tap.module, tap.given), {}).setdefault(tap.nth, []).append(tap)
-        return taps
+                taps.setdefault((tap.module, tap.given), []).append(tap)
+        for (module, given), of_side in taps.items():
+            yield module, given, of_side
 
     @cached_property
     def before(self) -> tuple[Tap, ...]:
         """The stream that each step adds to; that of parallel steps enters the block."""
-        enters = Tap(self.module, given=True)
-        return enters, *(one.stream or enters for one in self.steps[:-1])
+        return self.enters, *(one.stream or self.enters for one in self.steps[:-1])
 
     def place_to_edit(self, attention: int, name: str) -> Tap:
         """Where a quantity is edited. Raises EditError with the reason where it cannot be."""
@@ -160,11 +168,17 @@ class Run:
         tap, made = self.block.edit_of(attention, name, change)
         (self.edits if made is change else self.adjust).setdefault(tap, []).append(made)
 
-    def passes(self, module: nn.Module, value: Tensor, *, given: bool) -> Tensor:
-        """Keep what stands at the taps of this side of a module; the value after edits."""
-        side = (module, given)
-        taps = self.block.taps[side].get(self._counts[side], ())
-        self._counts[side] += 1
+    def passes(self, taps: Sequence[Tap], value: Tensor) -> Tensor:
+        """Keep what stands at the taps of one side of a module; the value after edits."""
+        module = taps[0].module
+        if module in self.block.repeated:
+            side = (module, taps[0].given)
+            taps = [tap for tap in taps if tap.nth == self._counts[side]]
+            self._counts[side] += 1
+        if not self.edits and not self.adjust:
+            for tap in taps:
+                self.keep(tap, value)
+            return value
         for changes in (self.edits, self.adjust):
             for tap in taps:
                 for change in changes.get(tap, ()):
@@ -178,6 +192,11 @@ class Run:
         self.values[tap] = value = value.clone() if tap in self.block.written else value
         if not value.is_inference():
             self.versions[tap] = value._version
+
+    def has(self, name: str, attention: int) -> bool:
+        """False for what this pass did not keep, although the block has it."""
+        place = self.block.places[attention][name]
+        return isinstance(place, str) or place in self.values
 
     def shaped(self, value: Tensor) -> Tensor:
         """The value as (batch, position, width); itself where it is that, for its gradient."""
@@ -254,14 +273,18 @@ def adds_up(total: Tensor, *terms: Tensor) -> bool:
 
 def first_tensor(given: Iterable[Any]) -> Tensor | None:
     """The first tensor of floats among what a module is given, or gives out."""
-    found = (one for one in given if isinstance(one, Tensor) and one.is_floating_point())
-    return next(found, None)
+    for one in given:
+        if isinstance(one, Tensor) and one.is_floating_point():
+            return one
+    return None
 
 
 def _outputs(output: Any) -> Iterable[Any]:
+    if isinstance(output, Tensor):
+        return (output,)
     if isinstance(output, Mapping):
         return output.values()
-    return output if isinstance(output, tuple | list) else (output,)
+    return output if isinstance(output, tuple | list) else ()
 
 
 def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
@@ -283,12 +306,15 @@ def listening(
     opened: Callable[[Block, Tensor], Run | None],
     closed: Callable[[], object],
     current: Callable[[], Run | None],
+    *,
+    within_mlp: bool,
 ) -> Iterator[None]:
     """Keep what stands at the taps of these blocks, in this thread, while the block runs."""
     thread = get_ident()
 
     def given(
         block: Block,
+        taps: Sequence[Tap],
         module: nn.Module,
         inputs: tuple[Any, ...],
         keywords: dict[str, Any] | None = None,
@@ -300,28 +326,30 @@ def listening(
         if value is None:
             return None
         run = opened(block, value) if module is block.module else current()
-        if run is None or run.block is not block or (module, True) not in block.taps:
+        if run is None or run.block is not block:
             return None
-        new = run.passes(module, value, given=True)
+        new = run.passes(taps, value)
         if new is value:
             return None
         named = {name: new if one is value else one for name, one in keywords.items()}
         return tuple(new if one is value else one for one in inputs), named
 
-    def out(block: Block, module: nn.Module, inputs: object, output: Any) -> Any:
+    def out(
+        block: Block, taps: Sequence[Tap], module: nn.Module, inputs: object, output: Any
+    ) -> Any:
         run = current() if get_ident() == thread else None
         value = first_tensor(_outputs(output))
         if value is None or run is None or run.block is not block:
             return None
-        new = run.passes(module, value, given=False)
+        new = run.passes(taps, value)
         if module is block.module:
             closed()
         return None if new is value else _replaced(output, value, new)
 
     with ExitStack() as undo:
         for block in blocks:
-            for module, before in block.taps:
-                hook: Any = partial(given if before else out, block)
+            for module, before, taps in block.taps(within_mlp=within_mlp):
+                hook: Any = partial(given if before else out, block, taps)
                 add: Any = (
                     module.register_forward_pre_hook if before else module.register_forward_hook
                 )
@@ -480,16 +508,16 @@ def _run_of(block: Block, frame: Frame) -> Run:
     assert frame.own.given is not None
     run = Run(block, frame.own.given)
     events = [frame.own, *frame.events]
-    for (module, given), by_call in block.taps.items():
+    for module, given, taps in block.taps(within_mlp=True):
         of_module = [one for one in events if one.module is module]
         of_module.sort(key=lambda one: one.start if given else one.end)
-        for nth, taps in by_call.items():
-            value = of_module[nth].given if given else of_module[nth].out
+        for tap in taps:
+            event = of_module[tap.nth]
+            value = event.given if given else event.out
             assert value is not None
-            for tap in taps:
-                run.values[tap] = value
-                if (version := of_module[nth].versions.get(given)) is not None:
-                    run.versions[tap] = version
+            run.values[tap] = value
+            if (version := event.versions.get(given)) is not None:
+                run.versions[tap] = version
     return run
 
 
@@ -498,6 +526,7 @@ class _Search:
 
     def __init__(self, frame: Frame) -> None:
         self.frame, self.own = frame, frame.own
+        self.taps: dict[tuple[Event, bool, int | None], Tap] = {}
         self.events = [one for one in frame.events if one.end]
         shape = None if self.own.read is None else self.own.read.shape
         self.readers = [e for e in self.events if e.read is not None and e.read.shape == shape]
@@ -512,11 +541,14 @@ class _Search:
             else:
                 group.append(event)
 
-    def tap(self, event: Event, *, given: bool) -> Tap:
+    def tap(self, event: Event, *, given: bool, half: int | None = None) -> Tap:
         """The tap of what an event read or wrote."""
-        of_module = [one for one in (self.own, *self.events) if one.module is event.module]
-        of_module.sort(key=lambda one: one.start if given else one.end)
-        return Tap(event.module, given, of_module.index(event))
+        where = (event, given, half)
+        if where not in self.taps:
+            of_module = [one for one in (self.own, *self.events) if one.module is event.module]
+            of_module.sort(key=lambda one: one.start if given else one.end)
+            self.taps[where] = Tap(event.module, given, of_module.index(event), half)
+        return self.taps[where]
 
     def block(self) -> Block | str:
         """The block, or why it is none."""
@@ -536,19 +568,11 @@ class _Search:
         if -1 in attends.values() or len(set(attends.values())) < len(attends):
             return f"what each attention of {name} adds to the stream was not found"
         places = {of: self.places(steps, at, attends.values()) for of, at in attends.items()}
-        block = Block(own.module, tuple(steps), places, frozenset())
-        taps = (tap for by_call in block.taps.values() for each in by_call.values() for tap in each)
-        written = frozenset(tap for tap in taps if self.is_written(tap))
-        return Block(own.module, tuple(steps), places, written)
-
-    def is_written(self, tap: Tap) -> bool:
-        """True where the model wrote over what stands at a tap before the block ended."""
-        for event in (self.own, *self.events):
-            if event.module is tap.module and self.tap(event, given=tap.given).nth == tap.nth:
-                value = event.given if tap.given else event.out
-                version = event.versions.get(tap.given)
-                return value is not None and version is not None and value._version != version
-        return False
+        enters = self.tap(own, given=True)
+        written = frozenset(tap for where, tap in self.taps.items() if _is_written(*where[:2]))
+        calls = Counter(one.module for one in (own, *self.events))
+        repeated = frozenset(module for module, count in calls.items() if count > 1)
+        return Block(own.module, tuple(steps), places, enters, written, repeated)
 
     def steps(
         self, stream: Tensor, after: int, *, scaled: bool, depth: int = 0
@@ -673,13 +697,19 @@ class _Search:
                 continue
             for half, part in enumerate(wrote.chunk(2, -1)):
                 if adds_up(down.read, _of(act) * part):
-                    return Tap(whole.module, whole.given, whole.nth, half)
+                    return self.tap(up, given=False, half=half)
         return None
 
 
 def _of(event: Event) -> Tensor:
     assert event.wrote is not None, "only events that wrote rows are compared"
     return event.wrote
+
+
+def _is_written(event: Event, given: bool) -> bool:
+    """True where the model wrote over what a module read or wrote, before its block ended."""
+    value, version = event.given if given else event.out, event.versions.get(given)
+    return value is not None and version is not None and value._version != version
 
 
 def _is_function(event: Event) -> bool:

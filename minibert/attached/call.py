@@ -112,6 +112,8 @@ class Call:
         """True where a real token is, (batch, position); None: everywhere, or not known."""
         self.block: Run | str = "the pass is not over"
         """The run of the block around the module, or why it is not known."""
+        self.again: Callable[[], Call] | None = None
+        """The same call in another pass, which keeps more."""
         sinks = [options.get("s_aux"), options.get("sinks"), getattr(module, "sinks", None)]
         self._sinks = next((one for one in sinks if isinstance(one, Tensor)), None)
         self._versions: dict[str, int] = {}
@@ -444,7 +446,10 @@ class Call:
     def read(self, name: str, heads: slice = EVERY_ROW, rows: Rows = EVERY_ROW) -> Tensor:
         """A quantity, its head axis still there; of key and value what these heads read."""
         if name in OF_BLOCK:
-            return self._in_block(name).read(name, id(self.module))
+            block, attention = self._in_block(name), id(self.module)
+            if self.again is not None and not block.has(name, attention):
+                return self.again().read(name)
+            return block.read(name, attention)
         if name in ("scores", "probs"):
             self.check_known(name)
             compute: Callable[..., Tensor] = self.scores if name == "scores" else self.probs

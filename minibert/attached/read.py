@@ -112,6 +112,18 @@ class AttachedLayer(LayerView):
         """Why scores and probs cannot be read here; "" where they can."""
         return self.trace.calls[self.layer][1].untrue
 
+    @property
+    def adds(self) -> bool:
+        """True where resid_post is the sum of resid_pre and what this attention and the MLP add.
+
+        It is not where a norm follows the sum (BERT), and where another attention adds to it.
+        """
+        run = self.trace.calls[self.layer][1].block
+        if isinstance(run, str):
+            return False
+        steps = run.block.steps
+        return len(steps) <= 2 and all(one.total is one.stream for one in steps)
+
     def as_added(self, name: str) -> Tensor:
         """A quantity of the block; attn_out and mlp_out as they are added to the stream."""
         value, call = self.quantity(name), self.trace.calls[self.layer][1]

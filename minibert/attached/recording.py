@@ -21,7 +21,7 @@ from threading import get_ident
 import torch
 from torch import Tensor, nn
 
-from minibert.attached.block import NO_BLOCK, OF_BLOCK, Block, Run, Tape
+from minibert.attached.block import NO_BLOCK, OF_BLOCK, WITHIN_MLP, Block, Run, Tape
 from minibert.attached.block import listening as listening_to_blocks
 from minibert.attached.call import Call, attention_modules, form_of, misfit, silent
 from minibert.attached.layout import READABLE, LayerReport, Report, Stack, names_of, pattern_of
@@ -209,8 +209,11 @@ class Recording:
 
     keeps = True
 
-    def __init__(self, known: Known, edits: Edits) -> None:
+    def __init__(self, known: Known, edits: Edits, *, within_mlp: bool = True) -> None:
         self.known, self.edits = known, edits
+        self._within_mlp = within_mlp or any(
+            not WITHIN_MLP.isdisjoint(at) for at in edits.at.values()
+        )
         self.passes: list[Pass] = []
         self.called = False
         """True once a pass of the model has begun."""
@@ -241,7 +244,9 @@ class Recording:
                 one for one in self.known.blocks.values() if isinstance(one, Block)
             )
             undo.enter_context(
-                listening_to_blocks(known, self._opened, self._closed, self._running)
+                listening_to_blocks(
+                    known, self._opened, self._closed, self._running, within_mlp=self._within_mlp
+                )
             )
             undo.enter_context(listening(interface, self))
             yield
