@@ -41,6 +41,12 @@ Aligned = Mapping[str, Each]
 
 def check_trace(trace: object, name: str = "trace") -> None:
     """Raise TraceError for what is not a trace, and for a trace of packed sentences."""
+    if isinstance(trace, AttachedTrace | StackTrace):
+        raise TraceError(
+            f"{name} is of an attached model, {trace.model_name}, and this reads the weights of a "
+            "model that minibert loads. Traces of attached models are read by logit_lens, "
+            "ablate_heads, patch_heads, patch_positions and attention_knockout."
+        )
     if not isinstance(trace, Trace):
         raise TraceError(f"{name} is a {type(trace).__name__}; expected what model.trace gives.")
     if trace.allowed.packed is not None:
@@ -50,10 +56,15 @@ def check_trace(trace: object, name: str = "trace") -> None:
         )
 
 
-def check_unedited(trace: Trace) -> None:
-    """Raise TraceError for a trace that was made with edits, where they would be lost."""
-    check_trace(trace)
-    if trace.edited_from is not None:
+def check_unedited(trace: Trace | AttachedTrace, *, attached: bool = False) -> None:
+    """Raise TraceError for a trace that was made with edits, where they would be lost.
+
+    For one of an attached model too, unless `attached`.
+    """
+    if not attached or not isinstance(trace, AttachedTrace):
+        check_trace(trace)
+    edited = trace.edited if isinstance(trace, AttachedTrace) else trace.edited_from is not None
+    if edited:
         raise TraceError(
             "This trace was made with edits, but this function runs the text "
             "again without them. Give the trace of the text without edits."
@@ -110,14 +121,21 @@ def real_tokens(trace: Trace | AttachedTrace) -> tuple[int, ...]:
 
 
 def check_pair(
-    trace: Trace, source: Trace, name: str = "source", *, other_model: bool = False
+    trace: Trace | AttachedTrace,
+    source: Trace | AttachedTrace,
+    name: str = "source",
+    *,
+    other_model: bool = False,
+    attached: bool = False,
 ) -> None:
     """Raise TraceError for what is not a trace, and EditError for texts of different lengths.
 
-    EditError too for a source of another model, unless `other_model`.
+    EditError too for a source of another model, unless `other_model`, and TraceError for traces of
+    attached models, unless `attached`.
     """
-    check_trace(trace)
-    check_trace(source, name)
+    for each, called in ((trace, "trace"), (source, name)):
+        if not attached or not isinstance(each, AttachedTrace):
+            check_trace(each, called)
     check_flag("other_model", other_model, EditError)
     if not other_model:
         Sources(trace.unchanged_model()).check(source.unchanged_model(), source.model_name, name)
@@ -159,7 +177,9 @@ def one_position_each(trace: Trace, position: int | Sequence[int]) -> tuple[int,
     return tuple(places.positions(sentence, [one])[0] for sentence, one in chosen)
 
 
-def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ...], ...]:
+def positions_each(
+    trace: Trace | AttachedTrace, chosen: Each, name: str
+) -> tuple[tuple[int, ...], ...]:
     """The positions of a place in each sentence, counted from its front.
 
     `chosen` is one position for all sentences, or a list with the positions of each. Raises
@@ -193,7 +213,9 @@ def positions_each(trace: Trace, chosen: Each, name: str) -> tuple[tuple[int, ..
     )
 
 
-def aligned_positions(trace: Trace, aligned: Aligned) -> dict[str, tuple[tuple[int, ...], ...]]:
+def aligned_positions(
+    trace: Trace | AttachedTrace, aligned: Aligned
+) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The positions of each named place in every sentence; EditError for anything else."""
     if not isinstance(aligned, Mapping) or not aligned:
         raise EditError('aligned: expected places by name: {"subject": [[2, 3], [2]], "end": -1}.')

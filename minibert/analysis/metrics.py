@@ -12,8 +12,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from minibert.analysis.arguments import check_model, listed, vocabulary_head
+from minibert.analysis.arguments import check_model, listed, places_of, vocabulary_head
+from minibert.attached.read import AttachedTrace
 from minibert.errors import EditError, TokenizationError, is_whole, whole_number
 from minibert.model import Input, Model
 from minibert.quantities import Float, TokenIds
@@ -121,17 +123,19 @@ def of_sentence(metric: Metric, sentence: int) -> Metric:
 
 
 def numbers_of(
-    metric: Metric, trace: Trace, positions: Sequence[int] | None = None
+    metric: Metric, trace: Trace | AttachedTrace, positions: Sequence[int] | None = None
 ) -> Float[Tensor, " batch"]:
     """One number a sentence: the metric of its logits, at these positions of its own or at all.
 
     The metric is given the same logits as by `Trace.rerun_each`: no padding. Raises EditError where
     it gives anything but one number for each sentence.
     """
-    logits = trace.logits
-    if as_point("logits", trace.config).of_text:
+    logits, places = trace.logits, places_of(trace)
+    if isinstance(trace, AttachedTrace):
+        # Padding may stand in front.
+        logits = pad_sequence([one[[*at]] for one, at in zip(logits, places.at, strict=True)], True)
+    elif as_point("logits", trace.config).of_text:
         return measured(metric, logits, None)
-    places = Places.of(trace.allowed)
     if positions is None:
         return measured(metric, logits, places.lengths)
     rows = [

@@ -17,7 +17,8 @@ attention_knockout
 
 All of it takes a batch of texts, or of pairs: sentence i of one trace goes with sentence i of the
 other, which has the same length and is of the same model, unless `other_model`. The work is done by
-`Trace.rerun_each`.
+`Trace.rerun_each`. Traces of attached models are taken too, except by path_patching and
+causal_tracing; an attached model runs one edit at a time, whatever `batch` is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from minibert.analysis.arguments import (
     real_tokens,
 )
 from minibert.analysis.metrics import Metric, numbers_of, of_sentence
+from minibert.attached.read import AttachedTrace
 from minibert.errors import EditError, check_flag, whole_number
 from minibert.layers.config import Config
 from minibert.layers.readers import reached
@@ -51,6 +53,7 @@ from minibert.trace.edit import replace as replaced_by
 from minibert.trace.read import Trace
 from minibert.trace.sweep import read_each, rerun_each
 
+Traced = Trace | AttachedTrace
 # Whose trace it is was checked once, for all places.
 taken = partial(replaced_by, other_model=True)
 
@@ -146,21 +149,26 @@ def standard_error(changes: Float[Tensor, "layer batch *place"]) -> Float[Tensor
 
 @sourced
 def ablate_heads(
-    trace: Trace, metric: Metric, *, edit: Edit = zero, positions: Positions = None, batch: int = 64
+    trace: Traced,
+    metric: Metric,
+    *,
+    edit: Edit = zero,
+    positions: Positions = None,
+    batch: int = 64,
 ) -> Effects:
     """The metric with z of one head edited at a time, (layer, batch, head); by default to zero.
 
     `metric` is given logits and returns a number for the sentence; `positions` are those of the
     logits that it reads, all when not given; `batch` edits run at once.
     """
-    check_unedited(trace)
+    check_unedited(trace, attached=True)
     return _sweep(trace, None, metric, "z", edit=edit, positions=positions, batch=batch)
 
 
 @sourced
 def patch_heads(
-    trace: Trace,
-    source: Trace,
+    trace: Traced,
+    source: Traced,
     metric: Metric,
     *,
     name: str = "z",
@@ -174,14 +182,14 @@ def patch_heads(
     place for each key-value head, of which there are fewer where several heads share one. A head is
     patched at every token; `positions` are those of the logits that the metric reads.
     """
-    check_pair(trace, source, other_model=other_model)
+    check_pair(trace, source, other_model=other_model, attached=True)
     return _sweep(trace, source, metric, name, positions=positions, batch=batch)
 
 
 @sourced
 def patch_positions(
-    trace: Trace,
-    source: Trace,
+    trace: Traced,
+    source: Traced,
     metric: Metric,
     *,
     name: str = "resid_post",
@@ -202,13 +210,13 @@ def patch_positions(
     with its positions in every sentence, or one position for all sentences; the last axis is then
     "place".
     """
-    check_pair(trace, source, other_model=other_model)
+    check_pair(trace, source, other_model=other_model, attached=True)
     check_flag("heads", heads, EditError)
     if heads:
         _heads_of(trace, name)
     places = _places(trace, name, aligned)
     given = slice(None) if layers is None else listed(layers, "layers", EditError, "layers, as [0]")
-    chosen = indices_of(given, trace.config.n_layers, "layer", EditError)
+    chosen = indices_of(given, len(trace), "layer", EditError)
     return _sweep(
         trace,
         source,
@@ -223,8 +231,8 @@ def patch_positions(
 
 
 def _sweep(
-    trace: Trace,
-    source: Trace | None,
+    trace: Traced,
+    source: Traced | None,
     metric: Metric,
     name: str,
     *,
@@ -236,13 +244,13 @@ def _sweep(
     batch: int,
 ) -> Effects:
     """One edit of a quantity at each layer, head and place, in every sentence."""
-    every = range(trace.config.n_layers) if layers is None else layers
+    every = range(len(trace)) if layers is None else layers
     of_layer: list[tuple[int, ...]] = [()]
     if heads:
         of_layer = [(head,) for head in _heads_of(trace, name)]
-    axis, where, names = places or ("", [[None]] * trace.allowed.batch, ())
+    axis, where, names = places or ("", [[None]] * len(real_tokens(trace)), ())
 
-    def edits(sentence: int, own: Trace) -> Iterator[Edits]:
+    def edits(sentence: int, own: Traced) -> Iterator[Edits]:
         theirs = None if source is None else source.text(sentence)
         for layer in every:
             for head in of_layer:
@@ -252,7 +260,7 @@ def _sweep(
 
     columns = torch.stack(_swept(trace, edits, metric, positions, batch), 1)
     sizes = [len(every), *([len(of_layer)] if heads else []), *([len(where[0])] if axis else [])]
-    patched = None if source is None else numbers_of(metric, source, positions)
+    patched = None if source is None else _unedited(metric, source, positions)
     labels: dict[str, Sequence[Place]] = {axis: names} if names else {}
     return Effects(
         columns.unflatten(0, sizes).movedim(-1, 1),
@@ -262,14 +270,14 @@ def _sweep(
         labels=labels if layers is None else labels | {"layer": list(every)},
         tokens=trace.tokens.strings,
         signed=True,
-        clean=numbers_of(metric, trace, positions).detach(),
+        clean=_unedited(metric, trace, positions).detach(),
         patched=None if patched is None else patched.detach(),
     )
 
 
 def _swept(
-    trace: Trace,
-    edits: Callable[[int, Trace], Iterator[Edits]],
+    trace: Traced,
+    edits: Callable[[int, Any], Iterator[Edits]],
     metric: Metric,
     positions: Positions,
     batch: int,
@@ -279,26 +287,41 @@ def _swept(
     A sentence is alone in its passes, without padding: their batch is made of edits.
     """
     check_callable(metric, "metric", EditError)
-    check_unedited(trace)
+    check_unedited(trace, attached=True)
     found = []
     with torch.no_grad():
-        for sentence in range(trace.allowed.batch):
+        for sentence in range(len(real_tokens(trace))):
             own, own_metric = trace.text(sentence), of_sentence(metric, sentence)
             several = list(edits(sentence, own))
-            numbers = own.rerun_each(several, own_metric, positions=positions, batch=batch)
+            if isinstance(own, Trace):
+                numbers = own.rerun_each(several, own_metric, positions=positions, batch=batch)
+            else:
+                passes = map(own.rerun, several)
+                numbers = torch.stack([numbers_of(own_metric, one, positions) for one in passes])
             found.append(numbers[:, 0])
     return found
 
 
-def _heads_of(trace: Trace, name: str) -> range:
+def _unedited(metric: Metric, trace: Traced, positions: Positions) -> Float[Tensor, " batch"]:
+    """The metric of every sentence without an edit."""
+    if isinstance(trace, Trace):
+        return numbers_of(metric, trace, positions)
+    # Some models count the positions of padding, too, so that a sentence alone has others.
+    texts = [(of_sentence(metric, n), trace.text(n)) for n in range(len(real_tokens(trace)))]
+    return torch.cat([numbers_of(own, text, positions) for own, text in texts])
+
+
+def _heads_of(trace: Traced, name: str) -> range:
     if not isinstance(name, str) or name not in QUANTITIES or not QUANTITIES[name].per_head:
         raise EditError(f"{name!r:.80} has no heads; query, key, value, scores, probs, z have.")
     of_keys = "kv_head" in QUANTITIES[name].axes
+    if not isinstance(trace, Trace):
+        return range(trace.only().heads_of(name))
     return range(trace.config.n_kv_heads if of_keys else trace.config.n_heads)
 
 
 def _places(
-    trace: Trace, name: str, aligned: Aligned | None
+    trace: Traced, name: str, aligned: Aligned | None
 ) -> tuple[str, Sequence[Sequence[Chosen]], tuple[str, ...]]:
     """The last axis of a sweep, its positions in every sentence, and the names of its places."""
     axes = QUANTITIES[name].axes if isinstance(name, str) and name in QUANTITIES else ()
@@ -614,7 +637,7 @@ def _groups(subject: Sequence[int], length: int) -> tuple[list[int], ...]:
 
 @sourced
 def attention_knockout(
-    trace: Trace,
+    trace: Traced,
     blocked: Blocked,
     metric: Metric,
     *,
@@ -639,11 +662,11 @@ def attention_knockout(
     Raises EditError for pairs that are not positions, and where a query would be left without a
     key; TraceError for a trace that was made with edits.
     """
-    check_unedited(trace)
+    check_unedited(trace, attached=True)
     window = whole_number("window", window, EditError, least=1)
-    pairs, L = _pairs(trace, blocked), trace.config.n_layers
+    pairs, L = _pairs(trace, blocked), len(trace)
 
-    def edits(sentence: int, own: Trace) -> Iterator[Edits]:
+    def edits(sentence: int, own: Traced) -> Iterator[Edits]:
         yield {}
         for each in pairs.values():
             hidden = [
@@ -665,7 +688,7 @@ def attention_knockout(
     )
 
 
-def _pairs(trace: Trace, blocked: Blocked) -> dict[str, list[tuple[Places, Places]]]:
+def _pairs(trace: Traced, blocked: Blocked) -> dict[str, list[tuple[Places, Places]]]:
     expected = 'expected pairs by name, as {"subject": (-1, [2, 3])}'
     if not isinstance(blocked, Mapping) or not blocked:
         raise EditError(f"blocked: {expected}, with the queries first, then the keys.")

@@ -125,7 +125,10 @@ class Attached:
             unchanged.check()
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
-        return self._trace(one, again, texts, unchanged, edited=bool(edit))
+        def of_text(index: int) -> AttachedTrace:
+            return self.trace(edit=edit, grad=grad, **_of_sentence(one, inputs, keywords, index))
+
+        return self._trace(one, again, texts, unchanged, edited=bool(edit), of_text=of_text)
 
     @contextmanager
     def recording(
@@ -221,6 +224,7 @@ class Attached:
         unchanged: Unchanged,
         *,
         edited: bool,
+        of_text: Callable[[int], AttachedTrace] | None = None,
     ) -> AttachedTrace:
         for _, call in one.calls[-1:]:
             z = call.out if call.real_queries is None else call.out[call.real_queries]
@@ -233,7 +237,9 @@ class Attached:
             known = {"ids": ids, "texts": tuple(texts), "tokenizer": self.tokenizer}
             stacks[name] = StackTrace(name, calls, self.name, self.model, **known)
         found = self._known.unembedding
-        return AttachedTrace(stacks, one.output, self.name, again, found, unchanged, edited=edited)
+        return AttachedTrace(
+            stacks, one.output, self.name, again, found, unchanged, edited=edited, of_text=of_text
+        )
 
     def _encoded(
         self, inputs: tuple[Any, ...], keywords: dict[str, object]
@@ -254,6 +260,26 @@ class Attached:
             for name, one in encoded.items()
         }
         return inputs[1:], {**moved, **keywords}, texts
+
+
+def _of_sentence(
+    one: Pass, inputs: Sequence[object], keywords: Mapping[str, object], index: int
+) -> dict[str, object]:
+    """The keywords of one sentence of a pass, without padding."""
+    ids, masks = one.ids.get("input_ids"), one.token_masks
+    tensors = {name: each for name, each in keywords.items() if isinstance(each, Tensor)}
+    others = [name for name, each in tensors.items() if ids is None or each.shape != ids.shape]
+    if ids is None or others or len(inputs) > 1:
+        raise TraceError(
+            f"This pass was given more than texts ({', '.join(others) or 'no input_ids'}), and "
+            "what runs its sentences one by one needs input_ids, and tensors of their shape."
+        )
+    real = slice(None) if "attention_mask" not in masks else masks["attention_mask"][index]
+    rows = {name: each[index : index + 1, real] for name, each in tensors.items()}
+    rows.pop("attention_mask", None)
+    return {**keywords, **rows, "input_ids": ids[index : index + 1, real]} | (
+        {"attention_mask": None} if "attention_mask" in keywords else {}
+    )
 
 
 def _is_text(given: Any) -> bool:

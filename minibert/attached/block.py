@@ -43,6 +43,8 @@ _ROWS = 32
 # Of a sum, in units of rounding of its terms.
 _ROUNDINGS = 2
 _MOST_STEPS = 4
+# Of an activation.
+_MOST_NUMBERS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,23 +119,21 @@ class Block:
     def place_to_edit(self, attention: int, name: str) -> Tap:
         """Where a quantity is edited. Raises EditError with the reason where it cannot be."""
         place = self.places[attention][name]
-        if isinstance(place, str) or place.half is not None:
-            why = "one projection gives it and the gate together"
-            why = place if isinstance(place, str) else why
-            raise EditError(f"{name} cannot be edited: {why}.")
+        if isinstance(place, str):
+            raise EditError(f"{name} cannot be edited: {place}.")
         return place
 
-    def edit_of(self, attention: int, name: str, change: "Change") -> tuple[Tap, "Change"]:
-        """The tap that writes an edited quantity, and what to write there.
+    def edit_of(self, attention: int, name: str, change: "Change") -> tuple[Tap, "Change", bool]:
+        """The tap that writes an edited quantity, what to write there, and whether as a sum.
 
         A stream that is only a sum has no module that writes it: what is added to it is changed so
         that the sum is the edited one.
         """
         place = self.place_to_edit(attention, name)
         for before, step in zip(self.before, self.steps, strict=True):
-            if place == step.stream == step.total and place.module is not self.module:
-                return step.added, partial(_adjusted, change, before, step.factor)
-        return place, change
+            if place is step.stream is step.total and place.module is not self.module:
+                return step.added, partial(_adjusted, change, before, step.factor), True
+        return place, change if place.half is None else partial(_half, change, place.half), False
 
 
 Change = Callable[[Tensor, "Run"], Tensor]
@@ -143,6 +143,13 @@ def _adjusted(change: Change, before: Tap, factor: float, added: Tensor, run: "R
     """What has to be added to the stream before it, so that the sum is the edited one."""
     old = run.values[before].reshape(added.shape)
     return (change(old + factor * added, run) - old) / factor
+
+
+def _half(change: Change, half: int, value: Tensor, run: "Run") -> Tensor:
+    """The value with one half of its last axis changed."""
+    parts = [*value.chunk(2, -1)]
+    parts[half] = change(parts[half], run)
+    return torch.cat(parts, -1)
 
 
 class Run:
@@ -165,8 +172,8 @@ class Run:
 
     def edit(self, attention: int, name: str, change: Change) -> None:
         """Change a quantity of the stack of this attention when it comes by."""
-        tap, made = self.block.edit_of(attention, name, change)
-        (self.edits if made is change else self.adjust).setdefault(tap, []).append(made)
+        tap, made, of_sum = self.block.edit_of(attention, name, change)
+        (self.adjust if of_sum else self.edits).setdefault(tap, []).append(made)
 
     def passes(self, taps: Sequence[Tap], value: Tensor) -> Tensor:
         """Keep what stands at the taps of one side of a module; the value after edits."""
@@ -388,6 +395,17 @@ class Event:
         """True for a norm, or another module that only scales what it reads."""
         named = "norm" in type(self.module).__name__.lower()
         return self.weights == {1} or (named and not self.weights)
+
+    @property
+    def is_function(self) -> bool:
+        """True where it computes other numbers of the same shape, as an activation does."""
+        read, wrote = self.read, self.wrote
+        if read is None or wrote is None or read.shape != wrote.shape:
+            return False
+        named = "norm" in type(self.module).__name__.lower()
+        # An activation may have a number or two that were learned.
+        few = sum(one.numel() for one in self.module.parameters()) <= _MOST_NUMBERS
+        return few and not named and not torch.equal(read, wrote)
 
 
 @dataclass(eq=False)
@@ -656,7 +674,7 @@ class _Search:
     def inside(self, start: int, end: int) -> dict[str, Place]:
         """Where the activation of the MLP that ran in this time stands, and what it is given."""
         events = [e for e in self.events if start < e.end <= end]
-        acts = [e for e in events if not e.weights and _is_function(e)]
+        acts = [e for e in events if e.is_function]
         found: list[dict[str, Place]] = []
         for act in acts:
             post = _of(act)
@@ -710,13 +728,6 @@ def _is_written(event: Event, given: bool) -> bool:
     """True where the model wrote over what a module read or wrote, before its block ended."""
     value, version = event.given if given else event.out, event.versions.get(given)
     return value is not None and version is not None and value._version != version
-
-
-def _is_function(event: Event) -> bool:
-    """True where a module computes other numbers of the same shape."""
-    read, wrote = event.read, event.wrote
-    same = read is not None and wrote is not None and read.shape == wrote.shape
-    return bool(same and read is not None and wrote is not None and not torch.equal(read, wrote))
 
 
 def factor_of(stream: Tensor, write: Tensor, total: Tensor, *, scaled: bool = True) -> float | None:

@@ -18,7 +18,7 @@ from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
 from minibert.attached.unembedding import Unembedding
 from minibert.doors import Page, PageSizes, Window, opened
-from minibert.errors import EditError, TraceError, did_you_mean
+from minibert.errors import EditError, TraceError, check_index, did_you_mean
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
 from minibert.quantities import Float, Quantity
@@ -211,6 +211,15 @@ class StackTrace:
         device = call.query.device
         real = tuple(torch.tensor([*at], device=device) for at in self.places.at)
         return _tokens(self, call.query.shape[2], real)
+
+    def heads_of(self, name: str) -> int:
+        """How many heads of a quantity each layer has. Raises TraceError where layers differ."""
+        of_keys = name in ("key", "value")
+        calls = [call for _, call in self.calls]
+        counts = {(call.key if of_keys else call.query).shape[1] for call in calls}
+        if len(counts) > 1:
+            raise TraceError(f"{self!r}: its layers have different numbers of heads.")
+        return counts.pop()
 
     def ends_in(self, block: nn.Module) -> bool:
         """True where the last block of the stack is this module."""
@@ -422,10 +431,31 @@ class AttachedTrace:
         unchanged: Unchanged,
         *,
         edited: bool,
+        of_text: "Callable[[int], AttachedTrace] | None" = None,
     ) -> None:
         self._stacks, self.output, self.model_name = dict(stacks), output, model_name
         self._again, self._unembedding, self.edited = again, unembedding, edited
-        self._unchanged = unchanged
+        self._unchanged, self._of_text = unchanged, of_text
+
+    def unchanged_model(self) -> nn.Module:
+        """The live model. Raises TraceError where its weights were changed after this pass."""
+        self._unchanged.check()
+        assert self.model is not None, "a pass without attention has no trace"
+        return self.model
+
+    def text(self, index: int) -> "AttachedTrace":
+        """The trace of one sentence of the batch, without padding or neighbours: it runs again.
+
+        Raises TraceError for a recorded pass, and for inputs that are more than texts.
+        """
+        places = self.places
+        index = check_index("text", index, len(places.at))
+        if len(places.at) == 1 and len(places.at[0]) == self.only().calls[0][1].query.shape[2]:
+            return self
+        if self._of_text is None:
+            raise TraceError("A recorded pass has no texts to run; call attached.trace(...).")
+        self._unchanged.check()
+        return self._of_text(index)
 
     @property
     def model(self) -> nn.Module | None:
@@ -560,7 +590,7 @@ class AttachedTrace:
     @property
     def tokens(self) -> Tokens:
         """The tokens of the only stack: words where ids and tokenizer are known, else numbers."""
-        return self.paged().tokens
+        return self.only().tokens
 
     def __repr__(self) -> str:
         return f"AttachedTrace({'; '.join(map(repr, self._stacks.values()))})"

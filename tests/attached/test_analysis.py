@@ -8,9 +8,20 @@ import torch
 
 import minibert
 from minibert import TraceError
-from minibert.analysis import logit_lens
+from minibert.analysis import (
+    ablate_heads,
+    attention_knockout,
+    causal_tracing,
+    decompose,
+    logit_difference,
+    logit_lens,
+    patch_heads,
+    patch_positions,
+)
 from minibert.analysis.lens import POINTS
+from minibert.errors import EditError
 from minibert.text.tokens import Tokens
+from minibert.trace.edit import zero
 from tests.attached.live_models import bart, bert, bert_mlm, gpt2, ids, llama
 from tests.attached.test_block import gemma2, granite, neox, t5
 
@@ -59,3 +70,55 @@ def test_what_has_no_lens_says_why() -> None:
         attached.model.lm_head.weight.mul_(2)
     with pytest.raises(TraceError, match="were changed after this trace"):
         logit_lens(trace)
+
+
+METRIC = logit_difference([5, 11], [7, 2])
+
+
+@pytest.mark.parametrize("build", [gpt2, llama, neox])
+def test_patching_is_that_of_the_same_weights_loaded(build: Callable[[], Any]) -> None:
+    live = build().double()
+    attached, model = minibert.attach(live), minibert.load(live)
+    # Padding in front, which a loaded model does not have.
+    left = torch.stack([ids()[0], ids()[1].roll(3)])
+    mask = torch.arange(7) >= torch.tensor([[0], [3]])
+    traces = [
+        (
+            attached.trace(left, attention_mask=mask.long()),
+            attached.trace(left.flip(0), attention_mask=mask.long()),
+        ),
+        tuple(
+            model.trace(Tokens.from_ids(torch.stack([one[0], one[1].roll(-3)]), mask=MASK))
+            for one in (left, left.flip(0))
+        ),
+    ]
+    runs: list[Callable[[Any, Any], Any]] = [
+        lambda one, other: ablate_heads(one, METRIC),
+        lambda one, other: patch_heads(one, other, METRIC, name="key"),
+        lambda one, other: patch_positions(one, other, METRIC, aligned={"end": -1, "start": 0}),
+        lambda one, other: patch_positions(
+            one, other, METRIC, name="mlp_post", aligned={"start": 0}, positions=[-2]
+        ),
+        lambda one, other: attention_knockout(one, {"start": (-1, 0)}, METRIC, window=2),
+    ]
+    for run in runs[: 3 if build is neox else None]:
+        found, expected = (run(*pair) for pair in traces)
+        assert found.names == expected.names
+        # transformers rotates in float32.
+        assert (found.values - expected.values).abs().max() < 1e-4
+        assert (found.clean - expected.clean).abs().max() < 1e-4
+        assert (
+            found.values - found.clean[:, None][(...,) + (None,) * (found.values.dim() - 3)]
+        ).abs().max() > 1e-2
+
+
+def test_what_needs_a_loaded_model_says_so() -> None:
+    trace = minibert.attach(gpt2()).trace(ids())
+    for run in (decompose, lambda one: causal_tracing(one, 0, METRIC)):
+        with pytest.raises(TraceError, match=r"attached model.*read by logit_lens, ablate_heads"):
+            run(trace)
+    edited = trace.rerun({("mlp_out", 1): zero})
+    with pytest.raises(TraceError, match="was made with edits"):
+        ablate_heads(edited, METRIC)
+    with pytest.raises(EditError, match="of another model"):
+        patch_heads(trace, minibert.attach(gpt2(n_layer=3)).trace(ids()), METRIC)

@@ -102,7 +102,8 @@ FAMILIES = {
         "resid_mid": ">pre_feedforward_layernorm"}),
     "granite": Where(granite, "model.layers", _LLAMA | _GATED),
     "mixtral": Where(mixtral, "model.layers", _LLAMA),
-    "phi3": Where(phi3, "model.layers", _LLAMA | {"mlp_post": ">mlp.down_proj"}),
+    "phi3": Where(phi3, "model.layers", _LLAMA | {
+        "mlp_gate": ">mlp.activation_fn", "mlp_post": ">mlp.down_proj"}),
     "neox": Where(neox, "gpt_neox.layers", _NEOX),
     "neox, serial": Where(partial(neox, parallel=False), "gpt_neox.layers", _NEOX | {
         "resid_mid": ">post_attention_layernorm"}),
@@ -238,6 +239,12 @@ def test_two_attentions_of_a_block_share_it() -> None:
         own.resid_mid  # noqa: B018
     edited = minibert.attach(model).trace(**inputs, edit={("decoder.cross", "resid_pre", 1): zero})
     assert edited.stack("decoder.cross")[1].resid_pre.abs().max() < 1e-13
+
+
+def test_half_of_what_a_projection_gives_is_edited() -> None:
+    trace = minibert.attach(phi3()).trace(ids(), edit={("mlp_pre", 1): zero})
+    assert float(trace[1].mlp_pre.abs().max()) == float(trace[1].mlp_out.abs().max()) == 0
+    assert float(trace[1].mlp_gate.abs().max()) > 0
 
 
 def test_a_generation_has_the_block_of_each_step() -> None:
