@@ -239,15 +239,15 @@ class Recording:
                     hook = module.register_forward_pre_hook(self._note(name))
                     self._of_first_pass.callback(hook.remove)
                 self._of_first_pass.enter_context(self.known.projections.listening())
-                self._of_first_pass.enter_context(self.known.tape.listening())
-            known = dict.fromkeys(
-                one for one in self.known.blocks.values() if isinstance(one, Block)
-            )
+                if self.keeps:
+                    self._of_first_pass.enter_context(self.known.tape.listening())
+            found = self.known.blocks.values() if self.keeps else ()
             undo.enter_context(
                 listening_to_blocks(
-                    known, self._opened, self._closed, self._running, within_mlp=self._within_mlp
+                    dict.fromkeys(one for one in found if isinstance(one, Block)),
+                    self._opened, self._closed, self._running, within_mlp=self._within_mlp,
                 )
-            )
+            )  # fmt: skip
             undo.enter_context(listening(interface, self))
             yield
 
