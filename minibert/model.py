@@ -34,8 +34,8 @@ from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.kernels.call import Statistic
 from minibert.kernels.registry import check_name
 from minibert.layers.bodies import Body, StackedWeights, VocabularyHead, build_head
-from minibert.layers.config import Config, TaskName
-from minibert.layers.dropout import Dropout, dropping
+from minibert.layers.config import Config, Dropout, TaskName
+from minibert.layers.dropout import dropping, of_layer
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change
 from minibert.layers.linear import Linear, held, held_by_name, pack, unpack
@@ -186,7 +186,7 @@ class Model(nn.Module):
 
     def _layer_changes(self, layer: int) -> Mapping[str, Change]:
         """What dropout does to the quantities of a layer, in training."""
-        return self.dropout.of_layer() if self.training else {}
+        return of_layer(self.dropout) if self.training else {}
 
     @property
     def weights(self) -> StackedWeights:

@@ -11,8 +11,8 @@ from typing import Any
 
 import minibert
 from minibert.checkpoint.files import read_safetensors
-from minibert.checkpoint.load import EMBEDDED
-from minibert.checkpoint.weights import sources
+from minibert.checkpoint.headers import EMBEDDED
+from minibert.checkpoint.names import sources
 from minibert.viz.any_model import any_page
 from minibert.viz.live import live_page
 from minibert.viz.stored import STORED_MODELS

@@ -21,7 +21,7 @@ from torch import Tensor
 import minibert
 from minibert import analysis, errors
 from minibert.analysis.patterns import pattern_of
-from minibert.checkpoint.load import embedded_names
+from minibert.checkpoint.headers import embedded_names
 from minibert.course import check
 from minibert.course.check import EXERCISES
 from minibert.errors import EditError, MinibertError

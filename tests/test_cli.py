@@ -27,7 +27,7 @@ from vocabularies import byte_level
 import minibert
 from minibert.analysis.patterns import PATTERNS
 from minibert.answers.explain import explain
-from minibert.checkpoint.load import embedded_names
+from minibert.checkpoint.headers import embedded_names
 from minibert.cli.main import app
 from minibert.cli.options import say_json
 from minibert.layers.config import Config
@@ -197,14 +197,21 @@ class TestProgram:
             text = " ".join(said(command, "--help").split())
             assert "FILE.py runs with all your permissions" in text
 
-    def test_help_waits_for_nothing_heavy(self):
+    @pytest.mark.parametrize(
+        ("asked", "heavy"),
+        [
+            ("--help", {"torch", "numpy", "tokenizers", "huggingface_hub", "rich"}),
+            ("models", {"torch", "tokenizers"}),
+        ],
+    )
+    def test_help_and_the_list_of_models_wait_for_nothing_heavy(self, asked, heavy):
         code = (
             "import sys\nfrom minibert.cli.main import main\n"
             "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
             "names = {name.split('.')[0] for name in sys.modules}\n"
-            "print(sorted(names & {'torch', 'numpy', 'tokenizers', 'huggingface_hub', 'rich'}))"
+            f"print(sorted(names & {heavy}))"
         )
-        command = [sys.executable, "-c", code, "--help"]
+        command = [sys.executable, "-c", code, asked]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]"
 
@@ -309,7 +316,9 @@ class TestJson:
 
     def test_models_lists_what_is_here(self):
         found = document("models")
-        assert {one["name"] for one in found["embedded"]} == set(embedded_names())
+        assert {one["name"]: one["parameters"] for one in found["embedded"]} == {
+            name: sum(one.numel() for one in load(name).parameters()) for name in embedded_names()
+        }
         assert found.keys() == {"embedded", "cached", "backends"}
         rules = found["backends"]
         assert rules["dtype_auto"].startswith(("bfloat16 from", "float32"))

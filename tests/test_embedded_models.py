@@ -18,7 +18,7 @@ import minibert
 from benchmarks import copying
 from minibert.analysis import head_scores, relevance_of
 from minibert.analysis.patterns import HeadScores
-from minibert.checkpoint.load import embedded_names
+from minibert.checkpoint.headers import embedded_names
 from minibert.course.texts import COMPLAINTS, PRAISES, REVIEW
 from minibert.model import Model
 from minibert.survey import SAMPLE_PAIRS, Document

@@ -106,9 +106,7 @@ def rotation_header(config: Sizes, layers: Sequence[int], n_tokens: int) -> Json
     rotary = [
         {
             "amplitude": one.amplitude,
-            "frequencies": [
-                float(f"{number:.{_DIGITS}g}") for number in one.frequencies(n_tokens).tolist()
-            ],
+            "frequencies": [float(f"{number:.{_DIGITS}g}") for number in one.frequencies(n_tokens)],
         }
         for one in known
     ]

@@ -22,7 +22,7 @@ from minibert.analysis.stream import (
     layer_of,
     sum_rounding,
 )
-from minibert.layers.rotary import rotate
+from minibert.layers.turns import rotate
 from minibert.quantities import Float
 from minibert.result import Result, sourced
 from minibert.trace.read import Trace

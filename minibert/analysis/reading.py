@@ -30,7 +30,7 @@ from minibert.analysis.stream import (
 from minibert.features import Activations
 from minibert.layers.bodies import VocabularyHead
 from minibert.layers.linear import activate, dtype_of, matrix_of, offset_of
-from minibert.layers.rotary import Turns
+from minibert.layers.turns import Turns
 from minibert.quantities import Bool, Float, Int
 from minibert.trace.read import Trace
 

@@ -17,8 +17,7 @@ from minibert.checkpoint.families.form import WHOLE, Judged, Share, refuse, valu
 from minibert.errors import CheckpointError, did_you_mean
 from minibert.layers import config as shapes
 from minibert.layers.config import FAMILIES as CHOICES
-from minibert.layers.config import LARGEST_LABELS, Config, check_task
-from minibert.layers.dropout import Dropout
+from minibert.layers.config import LARGEST_LABELS, Config, Dropout, check_task
 from minibert.untrusted import Json
 
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")

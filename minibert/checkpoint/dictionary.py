@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoint.files import read_safetensors
+from minibert.checkpoint.headers import EMBEDDED, embedded_names
 from minibert.checkpoint.hub import fetch_file
-from minibert.checkpoint.load import EMBEDDED, embedded_names
 from minibert.errors import CheckpointError, check_index, did_you_mean
 from minibert.quantities import Float
 from minibert.untrusted import Json, present, read_json, read_yaml

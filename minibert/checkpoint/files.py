@@ -1,20 +1,17 @@
 """The tensors of a checkpoint, by the names the checkpoint gives them, read without a copy.
 
 safetensors files are mapped into memory: a tensor is a view of its file until somebody needs
-another layout or type. A pickle (`pytorch_model.bin`) is read by torch's reader of weights. Both
-may be split over several files with an index.
+another layout or type. A pickle (`pytorch_model.bin`) is read by torch's reader of weights.
 """
 
-import json
 import math
 import mmap
 import os
 import pickle
 import re
-import struct
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,57 +19,11 @@ from io import BufferedReader
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from minibert.checkpoint.headers import header_of, read_weights
 from minibert.errors import CheckpointError
-from minibert.untrusted import (
-    MOST_TENSORS,
-    Json,
-    guarded,
-    open_regular,
-    present,
-    read_json,
-    shared_trials,
-    tried_out,
-)
-
-# The first that a checkpoint has is the one that is read.
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-# A file name without folders in it, which could point outside the checkpoint.
-_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,200}")
-_MOST_SHARDS = 2**12
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Tensor name -> the weight file that holds it, as an index file says.
-
-    Raises CheckpointError for what is not an index, and for a name that leads out of its folder.
-    """
-    found = read_json(index).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise CheckpointError(f"{index}: not an index; expected weight_map, files by tensor.")
-    files = sorted(set(found.values()))
-    strange = [name for name in files if not _PLAIN_NAME.fullmatch(name)]
-    if strange or not files:
-        raise CheckpointError(
-            f"{index}: expected the names of weight files beside it, found "
-            f"{', '.join(map(repr, strange[:5])) or 'none'}. Nothing outside its folder is read."
-        )
-    if len(files) > _MOST_SHARDS:
-        raise CheckpointError(f"{index}: {len(files)} files; expected at most {_MOST_SHARDS}.")
-    return found
-
-
-def shard_names(index: Path) -> list[str]:
-    """The weight files that an index (`model.safetensors.index.json`) names, sorted."""
-    return sorted(set(weight_map(index).values()))
-
+from minibert.untrusted import guarded, open_regular, tried_out
 
 #: What weights may have as their type.
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -88,8 +39,6 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# Its reader takes the square of the number of tensors; 2**14 of them fit.
-_MOST_HEADER = 2**22
 # Python 3.13 has the name; the number is that of Linux on every processor torch runs on.
 _WITHOUT_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -170,84 +119,32 @@ def open_checkpoint(folder: Path) -> dict[str, Entry]:
     Raises CheckpointError when there is none, when one is cut short or damaged, when an index
     does not say what its files hold, and for a pickle that holds more than dense tensors.
     """
-    first = next((name for name in WEIGHT_FILES if present(folder / name)), None)
-    if first is None:
-        raise CheckpointError(f"{folder} has no weights; looked for {', '.join(WEIGHT_FILES)}.")
-    read = _read_pickle if ".bin" in first else read_safetensors
-    path = folder / first
-    with shared_trials():
-        entries = _read_shards(path, read) if first.endswith(".index.json") else read(path)
-    if len(entries) > MOST_TENSORS:
-        raise CheckpointError(f"{path}: {len(entries)} tensors; expected at most {MOST_TENSORS}.")
-    return entries
-
-
-def _read_shards(index: Path, read: Callable[[Path], dict[str, Entry]]) -> dict[str, Entry]:
-    """The entries of every file that an index names, which must be the ones it names."""
-    expected = weight_map(index)
-    paths = {name: index.parent / name for name in sorted(set(expected.values()))}
-    if missing := [name for name, path in paths.items() if not present(path)]:
-        raise CheckpointError(
-            f"{index}: it names weight files that are not there: {', '.join(missing[:5])}. "
-            "Download the checkpoint again."
-        )
-    entries: dict[str, Entry] = {}
-    for name, path in paths.items():
-        found = read(path)
-        named = {tensor for tensor, file in expected.items() if file == name}
-        if twice := sorted(found.keys() & entries.keys()):
-            raise CheckpointError(f"{path}: {twice[0]} is in two files. Download it again.")
-        if other := sorted(found.keys() ^ named):
-            raise CheckpointError(
-                f"{path}: its tensors are not those of {index.name}; {other[0]}, for example. "
-                "Download the checkpoint again."
-            )
-        entries |= found
-    return entries
+    return read_weights(folder, read_safetensors, read_pickle)
 
 
 def read_safetensors(path: Path) -> dict[str, Entry]:
     """The entries of one safetensors file; CheckpointError where it is not a whole one."""
-    # safetensors calls every file that it may not open "No such file or directory".
-    with open_regular(path) as file, guarded(path):
-        start = file.read(8)
-        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if _MOST_HEADER < size <= os.fstat(file.fileno()).st_size:
-            raise CheckpointError(f"{path}: a header of {size} bytes, above {_MOST_HEADER}.")
+    header, begin = header_of(path)
     try:
-        # safetensors' own reader checks the header and that the file is as long as it says.
-        with safe_open(path, framework="pt"):
-            pass
-        return dict(_mapped_entries(path))
-    except (OSError, MemoryError) as error:
+        with path.open("rb") as file:
+            mapping = _private(file.fileno())
+    except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error or 'out of memory'}).") from None
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}). "
-            "It was cut short or damaged; download or save it again."
-        ) from None
-
-
-def _mapped_entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    with path.open("rb") as file:
-        header_size = struct.unpack("<Q", file.read(8))[0]
-        header: Json = json.loads(file.read(header_size))
-        mapping = _private(file.fileno())
+    entries: dict[str, Entry] = {}
     for name, about in header.items():
-        if name == "__metadata__":
-            continue
         if about["dtype"] not in _DTYPES:
             raise CheckpointError(
                 f"{path}: {name} has the type {about['dtype']}, which minibert does not read; "
                 f"expected one of {', '.join(_DTYPES)}. Quantised checkpoints are not read."
             )
         dtype, shape = _DTYPES[about["dtype"]], tuple(about["shape"])
-        start, stop = (8 + header_size + offset for offset in about["data_offsets"])
+        start, stop = (begin + offset for offset in about["data_offsets"])
         region = MappedRegion(mapping, start, stop)
         if start % dtype.itemsize and start < stop:
-            yield name, Entry(shape, dtype, partial(region.copied, dtype, shape))
+            entries[name] = Entry(shape, dtype, partial(region.copied, dtype, shape))
         else:
-            yield name, Entry(shape, dtype, partial(region.tensor, dtype, shape), region)
+            entries[name] = Entry(shape, dtype, partial(region.tensor, dtype, shape), region)
+    return entries
 
 
 def _private(file: int) -> mmap.mmap:
@@ -262,7 +159,7 @@ def _private(file: int) -> mmap.mmap:
 _DAMAGED = "not a whole torch file; it was cut short or damaged; download or save it again"
 
 
-def _read_pickle(path: Path) -> dict[str, Entry]:
+def read_pickle(path: Path) -> dict[str, Entry]:
     """The tensors of a file of `torch.save`, by torch's reader of weights.
 
     It calls torch's own functions for tensors and no others that a file names. A process with
@@ -302,7 +199,7 @@ def _read_pickle(path: Path) -> dict[str, Entry]:
 def load_pickle(path: str, zipped: bool) -> None:
     """Read a file by torch's reader of weights; for a process with limits.
 
-    What is not a tensor is refused by `_read_pickle`, which can say what it was.
+    What is not a tensor is refused by `read_pickle`, which can say what it was.
     """
     with suppress(pickle.UnpicklingError):
         torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)

@@ -36,7 +36,7 @@ from huggingface_hub import constants, errors, file_download, hf_hub_download, u
 from huggingface_hub.utils import _http, build_hf_headers, get_session, hf_raise_for_status
 
 from minibert.checkpoint.config import config_from_hf
-from minibert.checkpoint.files import WEIGHT_FILES, shard_names
+from minibert.checkpoint.headers import WEIGHT_FILES, shard_names
 from minibert.errors import CheckpointError, MinibertError
 from minibert.untrusted import MOST_BYTES, check_commit, check_revision, parse_json, read_json
 

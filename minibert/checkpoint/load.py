@@ -30,17 +30,17 @@ from torch import Tensor, nn
 from minibert.checkpoint.config import config_from_hf, config_to_hf, dropout_of, dropout_to_hf
 from minibert.checkpoint.families.form import end_ids
 from minibert.checkpoint.files import DTYPES, Entry, open_checkpoint, open_state_dict
-from minibert.checkpoint.weights import Source, check_names, fit, has_own_decoder, to_checkpoint
+from minibert.checkpoint.headers import EMBEDDED, embedded_names
+from minibert.checkpoint.names import Source
+from minibert.checkpoint.weights import check_names, fit, has_own_decoder, to_checkpoint, view
 from minibert.errors import CheckpointError, check_flag, did_you_mean, whole_number
-from minibert.layers.config import Config
-from minibert.layers.dropout import Dropout
+from minibert.layers.config import Config, Dropout
 from minibert.layers.linear import Processor, processor
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import Json, present, read_json
 from minibert.writing import as_path, replacing
 
 DEFAULT = "tiny-bert"
-EMBEDDED = Path(__file__).parents[1] / "embedded"
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
@@ -193,11 +193,6 @@ def open_live(model: Any, asked: Asked) -> Checkpoint:
     if asked.dtype in (None, "auto"):
         asked = replace(asked, dtype=next(model.parameters()).dtype)
     return Checkpoint.of(about, asked, open_state_dict(model.state_dict()), where, where)
-
-
-def embedded_names() -> list[str]:
-    """The models that come with minibert."""
-    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
 def find(
@@ -372,15 +367,15 @@ def parameters(
         left[one] -= 1
         # Several parameters may be parts of it; it is read once.
         tensor, largest = stored[one] if left[one] else stored.pop(one)
-        view, region = source.view(tensor), entry.region
-        if view.dtype == dtype and device in (None, view.device):
-            parameter = nn.Parameter(view, requires_grad=False)
-            shared = view.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        part, region = view(source, tensor), entry.region
+        if part.dtype == dtype and device in (None, part.device):
+            parameter = nn.Parameter(part, requires_grad=False)
+            shared = part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
             if region is not None and shared:
                 region.parts = uses[one]
                 parameter.mapped, region = region, None  # type: ignore[attr-defined]
         else:
-            converted = _room(view, dtype, device, what).copy_(view)
+            converted = _room(part, dtype, device, what).copy_(part)
             if largest > torch.finfo(dtype).max and not converted.is_meta:
                 _check_fits(converted, what)
             parameter = nn.Parameter(converted, requires_grad=False)

@@ -12,8 +12,6 @@ from minibert.terminal import Terminal, say, visible
 if TYPE_CHECKING:
     from minibert.layers.config import Config
 
-_EMBEDDED = Path(__file__).parents[1] / "embedded"
-
 
 @spread()
 def models(as_json: bool = False, backends: bool = False) -> None:
@@ -84,9 +82,9 @@ class Entry:
 
 def embedded() -> list[Entry]:
     """The models that come with minibert."""
-    from minibert.checkpoint.load import embedded_names
+    from minibert.checkpoint.headers import EMBEDDED, embedded_names
 
-    return [_described(_EMBEDDED / name, name) for name in embedded_names()]
+    return [_described(EMBEDDED / name, name) for name in embedded_names()]
 
 
 def cached() -> list[Entry]:
@@ -120,24 +118,26 @@ def cached() -> list[Entry]:
 
 def _described(folder: Path, name: str) -> Entry:
     """The entry of a checkpoint folder; its weights are not read."""
-    import torch
-
     from minibert.checkpoint.config import config_from_hf
-    from minibert.checkpoint.files import open_checkpoint
+    from minibert.checkpoint.headers import read_weights, shapes_of
+    from minibert.checkpoint.names import count
     from minibert.errors import CheckpointError
-    from minibert.model import Model
 
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     try:
         config = config_from_hf(_read(folder))
-        stored = open_checkpoint(folder)
+        stored = read_weights(folder, shapes_of, _pickled)
     except CheckpointError as error:
         return Entry(name, size, problem=str(error))
     if config.task == "none" and config.pooler:
         config = replace(config, pooler=any("pooler." in tensor for tensor in stored))
-    with torch.device("meta"):
-        parameters = sum(tensor.numel() for tensor in Model(config).parameters())
-    return Entry(name, size, config, parameters)
+    return Entry(name, size, config, count(config, stored))
+
+
+def _pickled(path: Path) -> dict[str, tuple[int, ...]]:
+    from minibert.checkpoint.files import read_pickle
+
+    return {name: entry.shape for name, entry in read_pickle(path).items()}
 
 
 def _read(folder: Path) -> dict[str, object]:

@@ -6,7 +6,7 @@ that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from dataclasses import field as declared
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -424,6 +424,36 @@ class Config:
         """How queries and keys of this layer are rotated."""
         local = self.local_rotary is not None and self.window(layer) is not None
         return self.local_rotary if local else self.rotary
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The share of the numbers of each quantity that become 0 in training; the others grow.
+
+    embed       what enters layer 0, before a projection
+    probs       attention weights
+    attn_out    before it is added to the stream; mlp_out likewise
+    mlp_post    between the two matrices of the MLP
+    head        what the classifier of a task head reads
+
+    Raises CheckpointError for what is not a share from 0 to 1, 1 excluded.
+    """
+
+    embed: float = 0.0
+    probs: float = 0.0
+    attn_out: float = 0.0
+    mlp_post: float = 0.0
+    mlp_out: float = 0.0
+    head: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            rate = getattr(self, field.name)
+            number = isinstance(rate, int | float) and not isinstance(rate, bool)
+            if not number or not 0 <= rate < 1:
+                raise CheckpointError(
+                    f"dropout: {field.name} is {rate!r:.80}; expected a share from 0 to below 1."
+                )
 
 
 def _unlike(field: str, value: object, expected: str) -> CheckpointError:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from minibert.kernels.allowed_keys import AllowedKeys, Window, kept
 from minibert.kernels.call import Want
-from minibert.layers.rotary import Rotary, Turns, turns
+from minibert.layers.rotary import Rotary
+from minibert.layers.turns import Turns, turns
 from minibert.quantities import Int, Quantity
 
 EVERYTHING = slice(None)

@@ -29,7 +29,7 @@ from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, Evaluation, Past, Rows, cut, read_by
 from minibert.layers.linear import dtype_of
 from minibert.layers.parts import Divisors, Norm, centred, divisor
-from minibert.layers.rotary import Turns, rotate
+from minibert.layers.turns import Turns, rotate
 from minibert.quantities import (
     QUANTITIES,
     AttentionMask,

@@ -1,24 +1,17 @@
 """Rotary positions: each pair of dimensions of a query or key is turned by position x frequency.
 
 Su et al. 2021 (RoFormer), equation 34. A score then depends on how far apart two tokens are, and
-not on where they stand.
+not on where they stand. turns.py turns the vectors.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from minibert.errors import CheckpointError
-from minibert.quantities import Float, HeadVectors, Int
 
-Turns = tuple[
-    Float[Tensor, "#batch 1 position rotated"], Float[Tensor, "#batch 1 position rotated"]
-]
-Frequencies = Float[Tensor, " pair"]
-Positions = Int[Tensor, "#batch position"]
+Frequencies = tuple[float, ...]
+"""Radians a position, one a pair of dimensions."""
 
 
 @dataclass(frozen=True)
@@ -60,50 +53,12 @@ class Rotary:
         return self.scaling in ("dynamic", "longrope")
 
     def frequencies(self, n_tokens: int) -> Frequencies:
-        """Radians a position of each pair, in float64, in a text of that many tokens."""
+        """Radians a position of each pair, in a text of that many tokens."""
         return SCALINGS[self.scaling](self, n_tokens)
 
 
-def turns(
-    rotary: Rotary, positions: Positions, lengths: Positions | None, dtype: torch.dtype
-) -> Turns:
-    """Cosine and sine for tokens at these positions, for both dimensions of each pair.
-
-    The sine has the sign that `rotate` needs: − for the first of a pair, + for the second.
-
-    `lengths` has the tokens of the text that each token belongs to; None: the last position + 1.
-    Angles are computed in float64: in float32 one at position 8,000 is off by 2e-4.
-    """
-    if not rotary.depends_on_length:
-        frequencies = rotary.frequencies(0).to(positions.device)
-    else:
-        if lengths is None:
-            lengths = positions.amax(dim=-1, keepdim=True) + 1
-        each, which = lengths.unique(return_inverse=True)
-        of_each = torch.stack([rotary.frequencies(n) for n in each.tolist()])
-        frequencies = of_each.to(positions.device)[which]
-    angles = positions[..., None] * frequencies
-    cosine, sine = angles.cos() * rotary.amplitude, angles.sin() * rotary.amplitude
-    return (
-        torch.cat((cosine, cosine), dim=-1)[:, None].to(dtype),
-        torch.cat((-sine, sine), dim=-1)[:, None].to(dtype),
-    )
-
-
-def rotate(vectors: HeadVectors, turned: Turns) -> HeadVectors:
-    """The vectors with each pair (i, i + dims/2) of their first dims dimensions turned."""
-    # Under autocast the vectors are narrower than the weights, for whose dtype `turned` was made.
-    cosine, sine = (part.to(vectors.dtype) for part in turned)
-    dims = cosine.shape[-1]
-    first, rest = vectors[..., :dims], vectors[..., dims:]
-    # The other dimension of each pair in its place, by one copy.
-    first = torch.addcmul(first * cosine, first.roll(dims // 2, dims=-1), sine)
-    return torch.cat((first, rest), dim=-1) if rest.shape[-1] else first
-
-
 def _powers(rotary: Rotary, base: float) -> Frequencies:
-    pairs = torch.arange(0, rotary.dims, 2, dtype=torch.float64)
-    return base ** -(pairs / rotary.dims)
+    return tuple([base ** -(first / rotary.dims) for first in range(0, rotary.dims, 2)])
 
 
 def _default(rotary: Rotary, n_tokens: int) -> Frequencies:
@@ -112,7 +67,7 @@ def _default(rotary: Rotary, n_tokens: int) -> Frequencies:
 
 def _linear(rotary: Rotary, n_tokens: int) -> Frequencies:
     """Positions are divided by the factor (Chen et al. 2023, equation 4)."""
-    return _powers(rotary, rotary.base) / rotary.factor
+    return tuple([one / rotary.factor for one in _powers(rotary, rotary.base)])
 
 
 def _dynamic(rotary: Rotary, n_tokens: int) -> Frequencies:
@@ -122,17 +77,26 @@ def _dynamic(rotary: Rotary, n_tokens: int) -> Frequencies:
     return _powers(rotary, rotary.base * stretched ** (rotary.dims / (rotary.dims - 2)))
 
 
+def _slowed(one: float, share: float, rotary: Rotary) -> float:
+    """A frequency of which this share is divided by the factor."""
+    share = min(max(share, 0.0), 1.0)
+    return one * (1 - share + share / rotary.factor)
+
+
 def _llama3(rotary: Rotary, n_tokens: int) -> Frequencies:
     """Slow pairs are slowed, fast ones are not, those between in part (Llama 3.1's code)."""
-    frequencies = _powers(rotary, rotary.base)
-    rounds = rotary.n_original * frequencies / (2 * math.pi)
-    kept = ((rounds - rotary.low) / (rotary.high - rotary.low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / rotary.factor)
+    turned = rotary.n_original / (2 * math.pi)
+    width = rotary.high - rotary.low
+    return tuple(
+        [
+            _slowed(one, (rotary.high - turned * one) / width, rotary)
+            for one in _powers(rotary, rotary.base)
+        ]
+    )
 
 
 def _yarn(rotary: Rotary, n_tokens: int) -> Frequencies:
     """As llama3, with a ramp over the number of the pair (Peng et al. 2023, section 3.2)."""
-    frequencies = _powers(rotary, rotary.base)
 
     def pair(rounds: float) -> float:
         """The pair that turns so often in n_original positions."""
@@ -145,14 +109,15 @@ def _yarn(rotary: Rotary, n_tokens: int) -> Frequencies:
     first, last = max(first, 0), min(last, rotary.dims - 1)
     # transformers widens an empty ramp by this much.
     width = last - first or 0.001
-    slowed = ((torch.arange(len(frequencies), dtype=torch.float64) - first) / width).clamp(0, 1)
-    return frequencies * (1 - slowed + slowed / rotary.factor)
+    frequencies = enumerate(_powers(rotary, rotary.base))
+    return tuple([_slowed(one, (n - first) / width, rotary) for n, one in frequencies])
 
 
 def _longrope(rotary: Rotary, n_tokens: int) -> Frequencies:
     """Each pair has a factor of its own, another one in long texts (Ding et al. 2024)."""
     factors = rotary.long_factors if n_tokens > rotary.n_original else rotary.short_factors
-    return _powers(rotary, rotary.base) / torch.tensor(factors, dtype=torch.float64)
+    pairs = zip(_powers(rotary, rotary.base), factors, strict=True)
+    return tuple([one / factor for one, factor in pairs])
 
 
 SCALINGS: dict[str, Callable[[Rotary, int], Frequencies]] = {

@@ -297,7 +297,8 @@ def test_rotary_positions_of_both_eras_are_those_of_transformers(family, said, l
             table = model.rotary_emb
             kinds = [model.config.layer_types[layer]] if hasattr(table, "layer_types") else []
             cosine, sine = table(torch.zeros(1, dtype=torch.float64), at, *kinds)
-            angles = at[0, :, None] * torch.cat([rotary.frequencies(length)] * 2)
+            frequencies = torch.tensor(rotary.frequencies(length) * 2, dtype=torch.float64)
+            angles = at[0, :, None] * frequencies
             # Their angles are products of float32, which at position 92 are off by 1e-5.
             expected = {"atol": 5e-5, "rtol": 0}
             torch.testing.assert_close(cosine[0], angles.cos() * rotary.amplitude, **expected)

@@ -17,7 +17,7 @@ import minibert
 from minibert.checkpoint.config import CONTRACT, config_from_hf
 from minibert.checkpoint.files import open_state_dict
 from minibert.checkpoint.load import Asked, Checkpoint
-from minibert.layers.dropout import Dropout
+from minibert.layers.config import Dropout
 from minibert.model import Model
 from tests import families
 from tests.checkpoint import small_families

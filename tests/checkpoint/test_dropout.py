@@ -13,7 +13,8 @@ from torch import Tensor
 
 import minibert
 from minibert.errors import CheckpointError
-from minibert.layers.dropout import Dropout
+from minibert.layers.config import Dropout
+from minibert.layers.dropout import of_layer
 
 IDS = torch.tensor([[5, 7, 11, 13, 17]])
 SIZES = {"vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -94,7 +95,7 @@ def test_traces_predictions_and_other_models_never_drop():
 
 
 def test_a_share_of_the_numbers_becomes_0_and_the_others_grow():
-    change = Dropout(mlp_out=0.25).of_layer()
+    change = of_layer(Dropout(mlp_out=0.25))
     assert set(change) == {"mlp_out"}
     torch.manual_seed(1)
     found = change["mlp_out"](torch.ones(20000))

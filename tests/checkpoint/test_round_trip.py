@@ -16,7 +16,7 @@ from torch import Tensor
 from vocabularies import byte_level
 
 import minibert
-from minibert.checkpoint.weights import sources
+from minibert.checkpoint.names import sources
 from minibert.errors import CheckpointError
 from minibert.layers.config import Config
 from minibert.model import Model, from_transformers

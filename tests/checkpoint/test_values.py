@@ -20,7 +20,8 @@ import minibert
 from minibert.checkpoint import load
 from minibert.checkpoint.files import Entry, MappedRegion
 from minibert.checkpoint.load import Asked, empty_like, open_folder
-from minibert.checkpoint.weights import Source, to_checkpoint
+from minibert.checkpoint.names import Source
+from minibert.checkpoint.weights import to_checkpoint
 from minibert.errors import CheckpointError
 from minibert.layers.linear import Processor
 from minibert.model import Model
