@@ -38,7 +38,7 @@ from minibert.layers.config import Config, Dropout, TaskName
 from minibert.layers.dropout import dropping, of_layer
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.layer import Change
-from minibert.layers.linear import Linear, held, held_by_name, pack, unpack
+from minibert.layers.linear import Int8Weight, Linear, held, held_by_name, pack, unpack
 from minibert.quantities import Hidden, Logits, Pooled, TokenIds, TokenMask
 from minibert.text.inputs import Inputs, Named, as_inputs, by_name
 from minibert.text.tokens import Tokens
@@ -151,6 +151,13 @@ class Model(nn.Module):
     def b_U(self) -> Tensor | None:  # noqa: N802
         """The bias of logits, (vocab); None without one."""
         return self.head.b_U if isinstance(self.head, VocabularyHead) else None
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Model":
+        """As of any module. Raises CheckpointError for int8 weights, before anything is changed."""
+        for one in held(self):
+            if isinstance(one, Int8Weight):
+                one.requires_grad_(requires_grad)
+        return super().requires_grad_(requires_grad)
 
     def train(self, mode: bool = True) -> "Model":
         """The model, ready to be trained: its weights require gradients, and dropout is on.
@@ -395,6 +402,7 @@ def load(
     offline: bool = False,
     allow_unexpected: bool = False,
     impl: str = "auto",
+    weights: Literal["int8"] | None = None,
 ) -> Model:
     """The model of that name, ready to run.
 
@@ -418,6 +426,9 @@ def load(
     allow_unexpected: leave out tensors that belong to no known part of the family
     impl       the implementation of attention, one of `minibert.implementations()`; "auto" takes
                the fastest that gives what a call needs
+    weights    "int8" rounds the matrices of attention, MLPs and unembedding to 8 bits, with a scale
+               for each row, on a CPU that multiplies those faster (docs/speed.md#int8-weights);
+               everything else, and every quantity, is float32. They cannot be trained or saved
 
     Weights of a file are packed where the rule of the linear back ends says so (`model.unpack()`
     undoes it). Weights that keep their type are mapped into memory, not read into it, so the system
@@ -427,7 +438,7 @@ def load(
     Raises CheckpointError when something cannot be found, fetched, read, or does not fit, and
     AttentionError for an unknown implementation; nothing is half loaded.
     """
-    asked = Asked(task, labels, head_seed, dtype, allow_unexpected)
+    asked = Asked(task, labels, head_seed, dtype, allow_unexpected, weights)
     check_name(impl)
     check_flag("offline", offline, CheckpointError)
     chosen = None if device is None else device_of(device, CheckpointError)
@@ -436,11 +447,17 @@ def load(
         model.impl = impl
         moved = chosen is not None and any(p.device != chosen for p in model.parameters())
         return model.to(chosen) if moved else model
+    if weights is not None and chosen is not None and chosen.type != "cpu":
+        raise CheckpointError(
+            f'weights="int8" with device={device!r}: they are multiplied on the CPU. Leave one of '
+            "the two out."
+        )
     folder = find(name, revision=revision, cache_dir=cache_dir, offline=offline)
     shown = DEFAULT if name is None else str(name)
     model = _build(open_folder(folder, asked, name=shown), chosen)
     model.impl = impl
-    pack(model)
+    if weights is None:
+        pack(model)
     return model
 
 

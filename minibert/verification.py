@@ -55,8 +55,10 @@ def memory(folder: Path, longest: int) -> int:
     return 8 * (weights + 2 * config.n_layers * config.n_heads * pairs)
 
 
-def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> Json:
+def verify(folder: Path, *, longest: int = 64, seed: int = 0, weights: str | None = None) -> Json:
     """The certificate of a checkpoint folder; docs/command_line.md has its keys.
+
+    With `weights="int8"` it has the errors of `load(weights="int8")` as well, without a verdict.
 
     Raises MinibertError where transformers is not installed, and for a folder that it or minibert
     cannot load.
@@ -77,7 +79,7 @@ def verify(folder: Path, *, longest: int = 64, seed: int = 0) -> Json:
         for text, row in zip(texts, segments, strict=True):
             text["token_type_ids"] = torch.tensor([row])
     tokens = Tokens.from_ids(ids, segments=segments)
-    quantities = _compared(folder, kind, tokens, texts)
+    quantities = _compared(folder, kind, tokens, texts, weights)
     beyond = f"positions from {lengths[-1]} to {config.n_positions - 1}, and what begins there"
     return {
         "model": folder.resolve().name,
@@ -166,7 +168,9 @@ def _digests(folder: Path) -> list[dict[str, str]]:
     return found
 
 
-def _compared(folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Values]) -> list[Json]:
+def _compared(
+    folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Values], weights: str | None
+) -> list[Json]:
     """How far each quantity is, in the order of the pass."""
     with guarded(folder, MinibertError, "transformers cannot run it"):
         truth = _theirs(folder, kind, texts, torch.float64)
@@ -174,6 +178,7 @@ def _compared(folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Value
     theirs = _errors([text.__getitem__ for text in single], truth)
     double = _ours(folder, tokens, torch.float64, truth)
     ours = _ours(folder, tokens, torch.float32, truth)
+    rounded = _ours(folder, tokens, torch.float32, truth, weights) if weights else []
     found = []
     for name, (their_largest, their_squares) in theirs.items():
         largest = max(text[name].abs().max().item() for text in truth)
@@ -192,6 +197,7 @@ def _compared(folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Value
                 "float32": max(each[name][0] for each in ours),
                 "float32_transformers": their_largest,
                 "ratio": ratio,
+                "int8": max((each[name][0] for each in rounded), default=None),
                 "right": exact and ratio <= TIMES_EAGER,
             }
         )
@@ -199,10 +205,14 @@ def _compared(folder: Path, kind: object, tokens: Tokens, texts: Sequence[_Value
 
 
 def _ours(
-    folder: Path, tokens: Tokens, dtype: torch.dtype, truth: Sequence[_Values]
+    folder: Path,
+    tokens: Tokens,
+    dtype: torch.dtype,
+    truth: Sequence[_Values],
+    weights: Any = None,
 ) -> list[_Errors]:
     """The errors of minibert's model in this type: of the padded batch, and of the packed one."""
-    model, found = load(folder, dtype=dtype), []
+    model, found = load(folder, dtype=dtype, weights=weights), []
     for packed in (False, True):
         trace = model.trace(tokens, packed=packed)
         found.append(_errors([_reader(trace.text(n)) for n in range(len(tokens))], truth))

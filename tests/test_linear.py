@@ -22,11 +22,13 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
 import minibert
-from minibert.errors import MinibertError
+from minibert.analysis import decompose
+from minibert.errors import CheckpointError, MinibertError, TraceError
 from minibert.layers import linear as backends
-from minibert.layers.linear import Linear, describe, held, held_by_name
+from minibert.layers.linear import Int8Linear, Linear, describe, held, held_by_name
 from minibert.model import Model
 from minibert.trace.identity import weights_digest
+from minibert.verification import verify
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 128
@@ -464,3 +466,121 @@ def test_rows_without_a_gradient_leave_that_of_the_others_alone(rows: tuple[int,
     assert torch.allclose(each[0], torch.stack([frozen, -frozen]), atol=1e-15)
     through = torch.func.grad(lambda x: (linear(x) * number).sum())(x.detach())
     assert torch.allclose(through, frozen, atol=1e-15)
+
+
+needs_int8 = pytest.mark.skipif(
+    not backends.int8_by(backends.processor()), reason="this processor does not multiply int8"
+)
+
+
+@needs_int8
+@torch.no_grad()
+def test_int8_layers_give_the_formula_of_their_rounding_and_keep_its_bound() -> None:
+    for number, (x, d_out) in enumerate(inputs(torch.float32)):
+        multiplier = 0.5 if number % 3 else 1.0
+        linear = Linear(x.shape[-1], d_out, bias=bool(number % 2), multiplier=multiplier)
+        for parameter in linear.parameters():
+            parameter.normal_()
+        residual = torch.randn(*x.shape[:-1], d_out)
+        rounded = Int8Linear(linear, linear.weight)
+        scale = linear.weight.abs().amax(1, keepdim=True) / 127
+        matrix = (linear.weight / scale).round().double() * scale
+        size = x.abs().amax(-1, keepdim=True) / 127
+        q = (x / size).round().double() * size
+        bias = 0 if linear.bias is None else linear.bias.double()
+        expected = (q @ matrix.mT + bias) * linear.multiplier + residual
+        got = rounded(x, residual=residual)
+        largest = (q.abs() @ matrix.abs().mT).amax() + 4 if len(x) else 1
+        assert ((got - expected).abs() <= 2**-20 * largest).all()
+        # Every number is at most half a step away from what it was.
+        exact = linear.double()(x.double(), residual=residual)
+        steps = x.abs().sum(-1, keepdim=True) * scale.mT + size * linear.weight.abs().sum(1)
+        steps = steps + x.shape[-1] / 2 * size * scale.mT
+        assert ((got - exact).abs() <= 0.51 * steps + 1e-5).all()
+        torch.testing.assert_close(rounded.weight, matrix.float())
+
+
+@needs_int8
+def test_a_gradient_passes_an_int8_layer_as_its_weight_says() -> None:
+    linear = Linear(13, 11)
+    torch.nn.init.normal_(linear.weight), torch.nn.init.normal_(linear.bias)
+    rounded, x, factor = Int8Linear(linear, linear.weight), torch.randn(5, 13), torch.randn(5, 11)
+    plain = rounded(x)
+    found = rounded(x.requires_grad_())
+    assert torch.equal(found, plain)
+    (gradient,) = torch.autograd.grad((found * factor).sum(), x)
+    torch.testing.assert_close(gradient, factor @ rounded.weight)
+
+
+@needs_int8
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "tiny-llama"])
+def test_an_int8_model_is_traced_and_edited_in_float32_and_is_not_trained(
+    name: str, tmp_path: Path
+) -> None:
+    model, exact = minibert.load(name, weights="int8"), minibert.load(name)
+    trace = model.trace("leaves fall in autumn")
+    assert torch.equal(trace.logits, model("leaves fall in autumn"))
+    assert "int8" in trace.backends["linear"]
+    for quantity in ("query", "z", "mlp_out", "head_out", "resid_post"):
+        value = getattr(trace[1], quantity)
+        assert value.dtype == torch.float32
+        edited = trace.rerun({(quantity, 1): lambda x: 2 * x + 0.1})
+        assert (edited.logits - trace.logits).abs().max() > 1e-3
+        again = model.trace(trace.tokens, edit={(quantity, 1): lambda x: 2 * x + 0.1})
+        torch.testing.assert_close(again.logits, edited.logits)
+    graded = model.trace(trace.tokens, grad=True)
+    assert torch.equal(graded.logits, trace.logits)
+    graded.backward(graded.logits.square().sum())
+    assert graded.grad[1].z.abs().max() > 0
+    for layer, other in zip(model.body.layers, exact.body.layers, strict=True):
+        for part, one in (("attention", "W_O"), ("attention", "W_K"), ("mlp", "W_out")):
+            ours, theirs = (getattr(getattr(each, part), one) for each in (layer, other))
+            assert 0 < (ours - theirs).abs().max() <= 0.51 * theirs.abs().max() / 127
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(trace.tokens), trace.logits)
+    copied.body.layers[1].mlp.up.rounded.zero_()
+    assert not torch.equal(copied(trace.tokens), trace.logits)
+    floats = [one for one in held(model) if one.is_floating_point() and one.ndim == 2]
+    assert not {"query", "output", "up", "down", "decoder"} & {
+        place.split(".")[-2] for place, one in held_by_name(model).items() if one in {*floats}
+    }
+    for refused in (
+        model.train,
+        model.requires_grad_,
+        model.head.requires_grad_,
+        partial(model.save, tmp_path / "saved"),
+        partial(model.double(), trace.tokens),
+        partial(minibert.load, name, weights="int8", dtype=torch.bfloat16),
+        partial(minibert.load, name, weights="int4"),
+        partial(minibert.load, transformers.BertModel(BERT), weights="int8"),
+    ):
+        with pytest.raises(CheckpointError, match=r"int8|changed after it was loaded"):
+            refused()
+    assert not any(one.requires_grad for one in model.body.parameters())
+
+
+@needs_int8
+def test_heads_of_an_int8_model_are_not_said_to_add_up() -> None:
+    trace = minibert.load("tiny-gpt2", weights="int8").trace(" river window")
+    total = decompose(trace, heads=False).total
+    torch.testing.assert_close(total, trace[-1].resid_post, atol=1e-4, rtol=1e-4)
+    with pytest.raises(TraceError, match="int8"):
+        decompose(trace)
+
+
+@needs_int8
+def test_the_errors_of_int8_weights_are_reported_of_each_quantity() -> None:
+    folder = Path(minibert.__file__).parent / "embedded" / "tiny-bert"
+    quantities = verify(folder, longest=7, weights="int8")["quantities"]
+    assert all(one["right"] for one in quantities)
+    for one in quantities:
+        exact = one["name"] == "embed"
+        assert (one["int8"] <= 1e-5) if exact else (0 < one["int8"] <= 0.1 * one["largest"]), one
+
+
+def test_int8_is_refused_where_nothing_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = replace(backends.processor(), features=frozenset(("avx2", "avx512f")))
+    assert not backends.int8_by(without)
+    monkeypatch.setattr("minibert.checkpoint.load.processor", lambda: without)
+    with pytest.raises(CheckpointError, match="avx512_vnni"):
+        minibert.load("tiny-bert", weights="int8")

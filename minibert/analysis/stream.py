@@ -28,7 +28,7 @@ from torch import Tensor
 from minibert.analysis.arguments import check_model, check_trace, chosen_positions
 from minibert.analysis.rows import at_positions, wide
 from minibert.errors import TraceError, did_you_mean
-from minibert.layers.linear import matrix_of, offset_of
+from minibert.layers.linear import Int8Weight, held, matrix_of, offset_of
 from minibert.layers.parts import Divisors, FeedForward, Layer, Norm, deviation
 from minibert.model import Input, Model
 from minibert.quantities import Float, Hidden, TokenIds
@@ -422,6 +422,11 @@ class Written:
         folded: bool = False,
         norms_only: bool = False,
     ) -> None:
+        if heads and any(isinstance(one, Int8Weight) for one in held(trace.unchanged_model().body)):
+            raise TraceError(
+                'weights="int8" rounds what W_O reads, so what heads write does not add up to the '
+                "stream. Load the model without weights=; decompose(heads=False) does add up."
+            )
         start = embedding or [(Component("embed"), trace.embed)]
         writes = [Write((component,), wide(part)[None]) for component, part in start]
         self.blocks = [Block("embedding", None, writes)]

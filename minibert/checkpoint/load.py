@@ -35,7 +35,7 @@ from minibert.checkpoint.names import Source
 from minibert.checkpoint.weights import check_names, fit, has_own_decoder, to_checkpoint, view
 from minibert.errors import CheckpointError, check_flag, did_you_mean, whole_number
 from minibert.layers.config import Config, Dropout
-from minibert.layers.linear import Processor, processor
+from minibert.layers.linear import Processor, int8_by, processor, put
 from minibert.text.tokenizer import Tokenizer
 from minibert.untrusted import Json, present, read_json
 from minibert.writing import as_path, replacing
@@ -54,6 +54,7 @@ class Asked:
     head_seed: int | None = None
     dtype: torch.dtype | str | None = None
     allow_unexpected: bool = False
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         known = isinstance(self.dtype, torch.dtype) and self.dtype in DTYPES
@@ -63,6 +64,23 @@ class Asked:
                 f"{', '.join(map(str, DTYPES))}."
             )
         check_flag("allow_unexpected", self.allow_unexpected, CheckpointError)
+        if self.weights is not None:
+            self._check_weights()
+
+    def _check_weights(self) -> None:
+        if self.weights != "int8":
+            raise CheckpointError(f'weights={self.weights!r:.80}: expected "int8", or none given.')
+        if self.dtype not in (None, torch.float32):
+            raise CheckpointError(
+                f'weights="int8" with dtype={self.dtype}: everything but the weights is float32 '
+                "then. Leave one of the two out."
+            )
+        if not int8_by(processor()):
+            raise CheckpointError(
+                f'weights="int8" needs a processor with avx512_vnni or amx_int8 and a torch with '
+                f"oneDNN, which multiply them faster than float32; here is {processor().name}, "
+                f"torch {torch.__version__}. Leave weights= out."
+            )
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,8 @@ class Checkpoint:
         """The type of the model: the one that was asked for, or that a rule names."""
         if isinstance(self.asked.dtype, torch.dtype):
             return self.asked.dtype
+        if self.asked.weights is not None:
+            return torch.float32
         if self.asked.dtype is None:
             return default_dtype(found)
         on_cpu = device is None or device.type == "cpu"
@@ -143,8 +163,7 @@ class Checkpoint:
         ]
         for ours, parameter in chain(parameters(found, dtype, device, self.where), made):
             for place in places[id(by_name[ours])]:
-                owner, _, leaf = place.rpartition(".")
-                setattr(model.get_submodule(owner), leaf, parameter)
+                put(model, place, parameter, rounded=self.asked.weights is not None)
 
 
 def open_folder(folder: Path, asked: Asked, *, name: str) -> Checkpoint:
@@ -184,6 +203,11 @@ def open_live(model: Any, asked: Asked) -> Checkpoint:
     Raises CheckpointError for a family or head minibert does not know.
     """
     config_dict = getattr(getattr(model, "config", None), "to_dict", None)
+    if asked.weights is not None:
+        raise CheckpointError(
+            f'weights="int8" of a {type(model).__name__}: a model that shares its weights is not '
+            "rounded. Save it with save_pretrained and load the folder."
+        )
     if config_dict is None:
         raise CheckpointError(
             f"{type(model).__name__} has no Hugging Face config; expected a transformers model."

@@ -39,6 +39,7 @@ Options:
     restart [--restart]: Start again instead of resuming.
     limit [N, >=1]: Read at most this many documents.
     batch_tokens [N, >=1]: Tokens that are computed together.
+    weights: Round the large matrices to 8 bits.
     browse [--open]: Open the page in a browser.
     features [--features, NAME]: Features into which the page can split scores: a folder, a Hub id,
         or tiny-gpt2 (docs/why.md).
@@ -159,6 +160,7 @@ class Loading:
     offline: bool = False
     task: str | None = None
     dtype: Dtype | None = None
+    weights: Literal["int8"] | None = None
     impl: str = "auto"
 
     def load(self, **chosen: str | None) -> "Model":

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -19,6 +20,7 @@ def verify(
     output: Path | None = None,
     longest: int = 64,
     seed: int = 0,
+    weights: Literal["int8"] | None = None,
     as_json: bool = False,
 ) -> None:
     """Compare the numbers of a checkpoint with those of transformers in float64.
@@ -32,6 +34,7 @@ def verify(
         output [-o, FILE]: Write the certificate there, as JSON.
         longest [N, >=1]: Tokens of the longest text.
         seed [N, >=0, <=999999999]: Decides the token ids.
+        weights: Report the errors of int8 weights as well.
     """
     if output is not None:
         check_file(output)
@@ -40,7 +43,7 @@ def verify(
     needed = verification.memory(folder, longest)
     if needed > _SAID_FROM:
         note("note", f"this takes about {needed / 2**30:.0f} GiB of memory: weights in float64.")
-    certificate = verification.verify(folder, longest=longest, seed=seed)
+    certificate = verification.verify(folder, longest=longest, seed=seed, weights=weights)
     written = json_text(certificate)
     if output is not None:
         with replacing(output) as unfinished:
@@ -56,7 +59,8 @@ def _report(certificate: Json, terminal: Terminal) -> list[str]:
     version, quantities = certificate["versions"]["transformers"], certificate["quantities"]
     title = f"{visible(certificate['model'], space=' ')} against transformers in float64"
     tried = f"{count} texts of up to {longest} tokens; transformers {version}"
-    header = ["", "largest", "padded", "packed", "float32", "theirs", "ratio", ""]
+    rounded = ["int8"] if quantities[0]["int8"] is not None else []
+    header = ["", "largest", "padded", "packed", "float32", "theirs", "ratio", *rounded, ""]
     errors = ("padded", "packed", "float32", "float32_transformers")
     rows = [
         [
@@ -64,12 +68,13 @@ def _report(certificate: Json, terminal: Terminal) -> list[str]:
             f"{one['largest']:.3g}",
             *(f"{one[name]:.1e}" for name in errors),
             f"{one['ratio']:.2f}",
+            *(f"{one[name]:.1e}" for name in rounded),
             "" if one["right"] else "wrong",
         ]
         for one in quantities
     ]
     lines = [terminal.paint(title, "bold"), f"  {tried}", ""]
-    lines += terminal.table(header, rows, "<>>>>>><")
+    lines += terminal.table(header, rows, f"<>>>>>>{'>' * len(rounded)}<")
     lines += ["", *(f"not covered: {reason}" for reason in certificate["not_covered"])]
     wrong = [one["name"] for one in quantities if not one["right"]]
     if not wrong:

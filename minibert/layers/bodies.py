@@ -245,6 +245,8 @@ class VocabularyHead(TaskHead):
     alone. In BERT's and ALBERT's pre-training there is a second head, of sentences.
     """
 
+    large = ("decoder",)
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         family = FAMILIES[config.family]

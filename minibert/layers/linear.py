@@ -199,15 +199,17 @@ class Linear(Weighted):
     ) -> Float[Tensor, "*rows d_out"]:
         """activation(x·Wᵀ + b)·multiplier + residual."""
         added = residual if self.multiplier == 1.0 else None
-        packed = _packed_for(self, x, added)
-        if packed is None or packed.matrix is None or len(packed.widths) > 1:
-            out = torch_linear(x, self.readable, self.readable_bias, activation, added)
-        else:
-            out = onednn_linear(x, packed.matrix, self.readable_bias, activation, added)
+        out = self._product(x, activation, added)
         if self.multiplier == 1.0:
             return out
         out = out * self.multiplier
         return out if residual is None else residual + out
+
+    def _product(self, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
+        packed = _packed_for(self, x, residual)
+        if packed is None or packed.matrix is None or len(packed.widths) > 1:
+            return torch_linear(x, self.readable, self.readable_bias, activation, residual)
+        return onednn_linear(x, packed.matrix, self.readable_bias, activation, residual)
 
     @property
     def readable_bias(self) -> Float[Tensor, " d_out"] | None:
@@ -234,6 +236,131 @@ class Linear(Weighted):
         if name not in self._parameters:
             return read_only(value, _COMPUTED)
         return read_only(value, f"the {name} of a packed layer") if self.is_packed else value
+
+
+class Int8Weight(Weight):
+    """A rounded weight, which has no gradient."""
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Int8Weight":
+        """The weight as it is. Raises CheckpointError where it shall have a gradient."""
+        if requires_grad:
+            raise CheckpointError(
+                'The model was loaded with weights="int8", and rounded weights have no gradient. '
+                "To train it, load it without weights=."
+            )
+        return self
+
+
+class Int8Linear(Linear):
+    """A linear layer of numbers from −127 to 127 in 8 bits, with a scale for each row.
+
+    W = scale · rounded, scale = max|row| / 127. Rows of x are rounded in the same way, q = x / s,
+    so x·Wᵀ = s · scale · (q·roundedᵀ), where the product is one of whole numbers (Dettmers et al.
+    2022, "LLM.int8()", section 3.1). A gradient passes the rounding of x as though there were none
+    (Bengio, Léonard and Courville 2013, section 4).
+
+    `weight` is computed each time. Raises CheckpointError for x that is not in float32 on the CPU.
+    """
+
+    def __init__(self, linear: Linear, weight: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.multiplier = linear.multiplier
+        scale = _scale_of(weight)
+        rounded = weight.div(scale).round_().to(torch.int8, memory_format=torch.contiguous_format)
+        self.rounded = Int8Weight(rounded, requires_grad=False)
+        self.scale = nn.Parameter(scale[:, 0], requires_grad=False)
+        self.register_parameter("bias", linear.bias)
+
+    def __getstate__(self) -> dict[str, object]:
+        # oneDNN's layout is neither copied nor pickled.
+        return {name: value for name, value in self.__dict__.items() if name != "_packed"}
+
+    @property
+    def packed(self) -> Tensor:
+        """`rounded` in the layout that oneDNN multiplies, made again once it was written to."""
+        version = self.rounded._version
+        if self.__dict__.get("_packed", (None,))[0] != version:
+            self.__dict__["_packed"] = version, torch.ops.onednn.qlinear_prepack(self.rounded, None)
+        found: Tensor = self.__dict__["_packed"][1]
+        return found
+
+    @property
+    def readable(self) -> Float[Tensor, "d_out d_in"]:
+        """scale · rounded."""
+        return self.rounded * self.scale[:, None]
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """scale · rounded, read-only."""
+        return read_only(self.readable, _COMPUTED)
+
+    def _product(self, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
+        if (
+            not x.is_cpu
+            or x.dtype != torch.float32
+            or torch.is_autocast_enabled("cpu")
+            or _is_forward_mode()
+        ):
+            raise CheckpointError(
+                f'weights="int8" computes in float32 on the CPU, and this is {x.dtype} on '
+                f"{x.device.type}, under autocast or in a transform of torch.func. Load the model "
+                "without weights= for that."
+            )
+        asked = torch.is_grad_enabled() and x.requires_grad
+        out = _OfRounded.apply(x, self) if asked else self._of_rounded(x)
+        if (bias := self.readable_bias) is not None:
+            out = out + bias if out.requires_grad else out.add_(bias)
+        return _finished(out, activation, residual)
+
+    def _of_rounded(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        size = _scale_of(rows)
+        q = rows.div(size).round_().to(torch.int8)
+        out = int8_product(q, self.packed, self.scale).mul_(size)
+        return out.view(*x.shape[:-1], len(self.scale))
+
+
+def int8_product(q: Tensor, packed: Tensor, scale: Tensor) -> Float[Tensor, "row d_out"]:
+    """(q·roundedᵀ) · scale, the product in int32; `packed` is the rounded weight."""
+    nothing = torch.zeros_like(scale, dtype=torch.int64)
+    # In front of the weight scale and zero of x, behind it those of the result and its type.
+    given: tuple[Any, ...]
+    given = (q, 1.0, 0, packed, scale, nothing, None, 1.0, 0, torch.float32, "none", [], "")
+    found: Tensor = torch.ops.onednn.qlinear_pointwise.default(*given)
+    return found
+
+
+def _scale_of(rows: Float[Tensor, "row d_in"]) -> Float[Tensor, "row 1"]:
+    """What the largest number of each row is 127 of; of a row of zeros anything above 0."""
+    # Five times as fast as the norm of infinity.
+    return rows.abs().amax(1, keepdim=True).clamp_min_(torch.finfo(rows.dtype).tiny * 127).div_(127)
+
+
+class _OfRounded(torch.autograd.Function):
+    """What an Int8Linear gives, and a gradient without the rounding of x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: Int8Linear) -> Tensor:
+        ctx.linear = linear
+        return linear._of_rounded(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient @ ctx.linear.readable, None
+
+
+def put(model: nn.Module, place: str, parameter: nn.Parameter, *, rounded: bool) -> None:
+    """Give a module of a model its parameter; `rounded`: weights that it names `large` as int8."""
+    above, _, leaf = place.rpartition(".")
+    owner = model.get_submodule(above)
+    further, _, name = above.rpartition(".")
+    if rounded and leaf == "weight" and name in getattr(model.get_submodule(further), "large", ()):
+        setattr(model.get_submodule(further), name, Int8Linear(cast(Linear, owner), parameter))
+        # Pages of the file that a table of embeddings needs as well are read again when touched.
+        if mapped := getattr(parameter, "mapped", None):
+            mapped.release()
+    else:
+        setattr(owner, leaf, parameter)
 
 
 _PACKED = "the weight of a packed layer"
@@ -387,6 +514,8 @@ def unpack(model: nn.Module) -> None:
 def describe(model: nn.Module) -> str:
     """The back end of a model's largest linear layer, with the processor and the rule."""
     linears = [module for module in model.modules() if isinstance(module, Linear)]
+    if any(isinstance(one, Int8Linear) for one in linears):
+        return f"int8 ({processor().name}; {int8_by(processor())})"
     if not linears:
         return "torch (there is no linear layer)"
     largest = max((one.readable for one in linears), key=Tensor.numel)
@@ -430,10 +559,13 @@ def _is_transformed() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
-        # Forward mode (torch.func.jvp) takes no notice of no_grad.
-        or forward_ad._current_level >= 0
-        or torch._C._functorch.maybe_current_level() is not None
+        or _is_forward_mode()
     )
+
+
+def _is_forward_mode() -> bool:
+    """True in torch.func.jvp and its like, which take no notice of no_grad."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None
 
 
 Function = Callable[..., object]
@@ -590,7 +722,11 @@ def torch_linear(
     trained = weight.requires_grad or (bias is not None and bias.requires_grad)
     asked = torch.is_grad_enabled() and x.requires_grad and not trained
     linear = _OfFewRows.apply if asked and x.is_cpu and not _is_transformed() else F.linear
-    out = linear(x, weight, bias)
+    return _finished(linear(x, weight, bias), activation, residual)
+
+
+def _finished(out: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
+    """activation(out) + residual."""
     # In place where no gradient needs the value: a fresh buffer of this size costs page faults.
     if activation is not None:
         change = None if out.requires_grad else _IN_PLACE.get(activation)
@@ -704,6 +840,23 @@ def backend_for(
     if not large:
         return Choice("torch", f"AMD, {kind}: weights of fewer than {PACK_FROM:,} numbers")
     return Choice("onednn-packed", f"AMD, {kind}: weights of {PACK_FROM:,} numbers or more")
+
+
+def int8_by(processor: Processor) -> str:
+    """What multiplies whole numbers of 8 bits faster here than float32; "" where nothing does."""
+    features = ("amx_int8", "avx512_vnni") if _multiplies_int8() else ()
+    return next((name for name in features if name in processor.features), "")
+
+
+@lru_cache
+def _multiplies_int8() -> bool:
+    """True where this torch has the product."""
+    one = torch.ones(1, 1, dtype=torch.int8)
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(one, None)
+        return int8_product(-one, packed, torch.ones(1)).item() == -1
+    except (AttributeError, RuntimeError):
+        return False
 
 
 def chosen(dtype: torch.dtype, d_in: int, d_out: int) -> Choice:

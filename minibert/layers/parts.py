@@ -121,6 +121,8 @@ class Attention(nn.Module):
     Several heads may share a key-value head (Ainslie et al. 2023).
     """
 
+    large = ("query", "key", "value", "output")
+    """Layers that `weights="int8"` rounds; likewise in FeedForward and VocabularyHead."""
     same_input = ("query", "key", "value")
     """Layers that read the same x, so that one product may give all three."""
 
@@ -277,6 +279,8 @@ class FeedForward(nn.Module):
     Gated it is (activation(x·W_gate + b_gate) * (x·W_in + b_in))·W_out + b_out (Shazeer 2020,
     section 2).
     """
+
+    large = ("gate", "up", "down")
 
     def __init__(self, config: Config) -> None:
         super().__init__()
