@@ -5,6 +5,7 @@
     python -m benchmarks.why --sums 2000 --output FILE        # how far sums miss
     python -m benchmarks.why --ranks 50 --output FILE         # beside path patching
     python -m benchmarks.why --costs --output FILE            # what other analyses cost
+    python -m benchmarks.why --int8 --output FILE             # int8 weights beside float32
 
 GPT-2's shape with random weights. Everyone is given a trace, but for the survey, which makes its
 own. `passes` is the median over rounds of the processor time of a call in that of a forward pass of
@@ -138,6 +139,25 @@ def costs() -> Iterator[tuple[int, dict[str, Callable[[], Any]]]]:
     model, ids = gpt2(1024), torch.randint(0, 50257, (1, 1024))
     kept = partial(model.trace, ids, keep=("scores", "probs"))
     yield 1024, {FORWARD: partial(model, ids), "trace": partial(model.trace, ids), "keep": kept}
+
+
+def rounded() -> Iterator[tuple[int, dict[str, Callable[[], Any]]]]:
+    """A pass and a generation of 32 tokens with int8 weights, beside float32."""
+    import minibert
+    from minibert import Tokens
+
+    with tempfile.TemporaryDirectory() as folder:
+        gpt2(512).save(folder)
+        plain, int8 = minibert.load(folder), minibert.load(folder, weights="int8")
+        for length in (128, 512):
+            ids = torch.randint(0, 50257, (1, length))
+            yield length, {FORWARD: partial(plain, ids), "int8": partial(int8, ids)}
+        for batch in (1, 8):
+            prompts = Tokens.from_ids(torch.randint(0, 50257, (batch, 2)))
+            options = {"max_new_tokens": 32, "temperature": 0}
+            name = f"generation, prompts {batch}"
+            both = {name: partial(plain.generate, prompts, **options)}
+            yield 32 * batch, both | {f"{name}, int8": partial(int8.generate, prompts, **options)}
 
 
 def starts(rounds: int) -> Iterator[Row]:
@@ -324,17 +344,20 @@ def main() -> int:
     parser.add_argument("--sums", type=int, help="so many drawn scores of each dtype")
     parser.add_argument("--ranks", type=int, help="so many texts beside path patching")
     parser.add_argument("--costs", action="store_true", help="what other analyses cost")
+    parser.add_argument("--int8", action="store_true", help="int8 weights beside float32")
     chosen = parser.parse_args()
-    kept = Kept("costs" if chosen.costs else "why", chosen)
+    kept = Kept("int8" if chosen.int8 else "costs" if chosen.costs else "why", chosen)
     with session(chosen.threads) as known:
         if chosen.sums or chosen.ranks:
             for row in sums(chosen.sums) if chosen.sums else ranks(chosen.ranks):
                 told = {name: value for name, value in row.items() if name != "what"}
                 kept.add({**row, **known}, str(told))
             return int(not all(row["ok"] for row in kept.finish()))
-        if chosen.costs:
-            several = (measured(runs, length, kept.rounds) for length, runs in costs())
-            for row in chain(chain.from_iterable(several), starts(kept.rounds)):
+        if chosen.costs or chosen.int8:
+            asked_for = rounded() if chosen.int8 else costs()
+            several = (measured(runs, length, kept.rounds) for length, runs in asked_for)
+            further = () if chosen.int8 else starts(kept.rounds)
+            for row in chain(chain.from_iterable(several), further):
                 # Nothing was compared here.
                 row.pop("max_error", None)
                 told = f"T{row.get('position', 0):<5} {row['implementation']:<62}"

@@ -29,6 +29,7 @@ from minibert.layers.linear import Int8Linear, Linear, describe, held, held_by_n
 from minibert.model import Model
 from minibert.trace.identity import weights_digest
 from minibert.verification import verify
+from minibert.viz.live import live_page
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 128
@@ -549,12 +550,13 @@ def test_an_int8_model_is_traced_and_edited_in_float32_and_is_not_trained(
         model.requires_grad_,
         model.head.requires_grad_,
         partial(model.save, tmp_path / "saved"),
+        partial(live_page, model),
         partial(model.double(), trace.tokens),
         partial(minibert.load, name, weights="int8", dtype=torch.bfloat16),
         partial(minibert.load, name, weights="int4"),
         partial(minibert.load, transformers.BertModel(BERT), weights="int8"),
     ):
-        with pytest.raises(CheckpointError, match=r"int8|changed after it was loaded"):
+        with pytest.raises(MinibertError, match=r"int8|changed after it was loaded"):
             refused()
     assert not any(one.requires_grad for one in model.body.parameters())
 

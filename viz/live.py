@@ -22,7 +22,7 @@ from minibert.features import Features, check_features
 from minibert.languages import strings
 from minibert.layers.bodies import Body
 from minibert.layers.config import ACTIVATIONS, FAMILIES, Config, discriminates
-from minibert.layers.linear import held_by_name
+from minibert.layers.linear import Int8Weight, held_by_name
 from minibert.text.tokenizer import Tokenizer
 from minibert.trace.read import Trace
 from minibert.untrusted import Json
@@ -327,7 +327,10 @@ def _checked(model: RunnableModel) -> Tokenizer:
             raise _refused(model, f"its rotary scaling is {rotary.scaling}; it runs others")
     if config.activation not in ACTIVATIONS:
         raise _refused(model, f"its activation ({config.activation}) is not known there")
-    size = sum(parameter.numel() for parameter in held_by_name(model).values())
+    held = held_by_name(model).values()
+    if any(isinstance(parameter, Int8Weight) for parameter in held):
+        raise _refused(model, 'it was loaded with weights="int8"; load it without')
+    size = sum(parameter.numel() for parameter in held)
     if size > _LARGEST:
         raise _refused(
             model, f"it has {size / 1e6:.0f} million weights; a page holds {_LARGEST / 1e6:.0f}"
