@@ -1,11 +1,12 @@
 """Does `minibert.attach` hold for every model type of the installed transformers?
 
-    python -m benchmarks.attach_sweep [--attention] [--types REGEX] [--jobs 2]
+    python -m benchmarks.attach_sweep [--attention] [--types REGEX [--update]] [--jobs 2]
 
 Each type is built small with random weights, in a process of its own, and checked under eager and
-sdpa (benchmarks/attached/checks.py). The rows go to benchmarks/attached/sweep.jsonl and the
-list to docs/attached_models.md; with --types only to the screen. The exit status is 0 when at
-least 280 types pass. It takes some 40 minutes of one core.
+sdpa, and its blocks in float64 (benchmarks/attached/checks.py). The rows go to
+benchmarks/attached/sweep.jsonl and the list to docs/attached_models.md; with --types only to the
+screen, or with --update in place of the older rows of these types. The exit status is 0 when at
+least 280 types pass. It takes some 40 minutes of one core, a second or two a type.
 
 With --attention those that passed are run under attn_implementation="minibert"
 (benchmarks/attached/attention_checks.py), and the rows go to benchmarks/attached/attention.jsonl
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="attach, over all model types of transformers.")
     parser.add_argument("--attention", action="store_true")
     parser.add_argument("--types", type=re.compile)
+    parser.add_argument("--update", action="store_true", help="of --types: write these rows")
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args(arguments)
     os.environ.update(QUIET)
@@ -75,8 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append({"type": waiting[one], **about, **one.result()})
             print(json.dumps(rows[-1]), flush=True)
     rows.sort(key=lambda row: row["type"])
-    if chosen.types is None:
+    if chosen.types is None or chosen.update:
         table, page = ATTENTION if chosen.attention else (SWEEP, PAGE)
+        if chosen.update:
+            before = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+            merged = {row["type"]: row for row in (*before, *rows)}
+            rows = sorted(merged.values(), key=lambda row: row["type"])
         write_rows(rows, table)
         text = attention_page(rows, len(names)) if chosen.attention else page_of(rows)
         page.write_text(text, encoding="utf-8")
@@ -180,6 +186,13 @@ every layer's probs are the model's own eager weights within 1e-5, writing query
 scores, probs and z back changes nothing, both under eager and, where the type has it, under sdpa,
 and one head's z set to 0 is what a hook on the output projection gives. Types that are in none of
 the lists were not tried.
+
+Block: which quantities of the block around each attention are read, in float64: "all" are
+resid_pre, attn_out, resid_mid, mlp_pre, mlp_post, mlp_out and resid_post. Of {blocks} types that
+pass and whose blocks were looked at {whole} have all of it in some stack, and {streams} have
+resid_pre, attn_out, mlp_out and resid_post. Largest errors, of the largest number: {sums:.1e} of
+resid_pre + attn_out + mlp_out = resid_post, where that is the sum; {states:.1e} of resid_post
+against the model's own hidden states; {written:.1e} of the output after all of it is written back.
 """
 
 
@@ -187,10 +200,12 @@ def page_of(rows: Sequence[Row]) -> str:
     """The page."""
     passed = [row for row in rows if row["result"] == "pass"]
     version = rows[0]["transformers"] if rows else "?"
-    head = HEAD.format(version=version, passed=len(passed), total=len(rows))
+    head = HEAD.format(
+        version=version, passed=len(passed), total=len(rows), **_about_blocks(passed)
+    )
     parts = [head, "## Types that pass\n"]
-    parts.append("| type | class | stacks | heads (key-value heads) | sdpa | one head |")
-    parts.append("|---|---|---|---|---|---|")
+    parts.append("| type | class | stacks | heads (key-value heads) | sdpa | one head | block |")
+    parts.append("|---|---|---|---|---|---|---|")
     parts += [_line(row) for row in passed]
     parts.append(
         '\nOne head is "gated" where the module gates or normalises z before its output projection:'
@@ -268,7 +283,45 @@ def _line(row: Row) -> str:
     heads = f"{row['heads']} ({row['kv_heads']})"
     sdpa = "no" if row["sdpa"] is None else "yes"
     head = row["head"] if isinstance(row["head"], str) else "equal"
-    return f"| {row['type']} | {row['class']} | {stacks} | {heads} | {sdpa} | {head} |"
+    cells = (row["type"], row["class"], stacks, heads, sdpa, head, _block(row))
+    return f"| {' | '.join(cells)} |"
+
+
+_STREAMS = ("resid_pre", "attn_out", "mlp_out", "resid_post")
+_ALL = ("resid_mid", "mlp_pre", "mlp_post", *_STREAMS)
+
+
+def _about_blocks(rows: Sequence[Row]) -> dict[str, float]:
+    """The counts and errors in the head of the page."""
+    looked = [row["block"].values() for row in rows if "block" in row]
+    names = [[set(one.get("names", ())) for one in row] for row in looked]
+
+    def largest(number: str) -> float:
+        found = (one.get(number) for row in looked for one in row)
+        return max((each for each in found if isinstance(each, float)), default=0.0)
+
+    return {
+        "blocks": len(looked),
+        "whole": sum(any(one >= set(_ALL) for one in row) for row in names),
+        "streams": sum(any(one >= set(_STREAMS) for one in row) for row in names),
+        "sums": largest("sums"),
+        "states": largest("states"),
+        "written": largest("write_back"),
+    }
+
+
+def _block(row: Row) -> str:
+    """What is read of the blocks of a type, a word for each stack that differs."""
+    if "block" not in row:
+        return "not looked at"
+    told = {}
+    for stack, one in row["block"].items():
+        missing = [name for name in _ALL if name not in one.get("names", ())]
+        told[stack] = f"without {', '.join(missing)}" if 0 < len(missing) < len(_ALL) else "all"
+        told[stack] = "none" if len(missing) == len(_ALL) else told[stack]
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{stack}: {one}" for stack, one in told.items())
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import minibert
+from minibert.attached.block import OF_BLOCK
 from minibert.attached.layout import READABLE
 from minibert.errors import MinibertError
 from minibert.trace.edit import replace, zero
 
 Found = dict[str, Any]
-#: Of this check; the first one, which rows without a number are from, took a NaN for equal.
-CHECK = 2
+#: Of this check; the first one, which rows without a number are from, took a NaN for equal. The
+#: third one looks at blocks too.
+CHECK = 3
 #: Of the largest number compared.
 TOLERANCE = 1e-5
 # Beyond this a type does not compute the same under sdpa and eager.
@@ -46,10 +48,89 @@ def checked(model: nn.Module, inputs: Mapping[str, Tensor]) -> Found:
     row["head"] = _one_head(model, attached, trace, inputs)
     row |= _under_sdpa(model, inputs, calls, plain)
     row["head_out"] = _heads_write(trace)
+    row["block"] = block_of(model, inputs)
     errors = [row["untouched"], row["probs"], row["write_back"], row["head"], row["sdpa"]]
     holds = all(one is None or isinstance(one, str) or one <= TOLERANCE for one in errors)
     row["result"] = "pass" if holds and not row["problems"] else "fail"
     return row
+
+
+def block_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Found]:
+    """By stack what is read of its blocks, in float64, or why nothing is.
+
+    sums         the largest error of resid_pre + attn_out + mlp_out = resid_post, of the largest
+                 number; None where a norm of the sum follows
+    states       the largest difference of resid_post from the model's own output_hidden_states
+    write_back   what writing it all back changes in the output
+    """
+    model.set_attn_implementation("eager")
+    # Experts in groups have no float64.
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    model.double()
+    wide = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    attached = minibert.attach(model)
+    try:
+        with torch.no_grad():
+            states = _states_of(_seeded(lambda: model(**wide, output_hidden_states=True)))
+    except Exception:
+        states = []
+    try:
+        trace = _seeded(lambda: attached.trace(**wide))
+    except Exception as error:
+        return {"": {"absent": f"no float64: {error!r:.120}"}}
+    found: dict[str, Found] = {}
+    for stack in trace.stacks:
+        try:
+            found[stack] = _of_stack(trace.stack(stack), states)
+        except MinibertError as error:
+            found[stack] = {"absent": str(error)[:150]}
+    for stack, one in found.items():
+        names = one.get("names", ())
+        edit = {
+            (*((stack,) if len(found) > 1 else ()), name, layer): replace(trace)
+            for name in names
+            for layer in range(len(trace.stack(stack)))
+        }
+        try:
+            if edit:
+                again = _seeded(lambda edit=edit: attached.trace(**wide, edit=edit))
+                one["write_back"] = difference(trace.output, again.output)
+        except MinibertError as error:
+            one["write_back"] = str(error)[:150]
+    return found
+
+
+def _of_stack(stack: Any, states: list[tuple[Tensor, ...]]) -> Found:
+    layers = list(stack)
+    try:
+        layers[0].quantity("resid_pre")
+    except MinibertError as error:
+        return {"absent": str(error)[:150]}
+    names = [name for name in OF_BLOCK if all(hasattr(layer, name) for layer in layers)]
+    off: list[float] = []
+    sums = {"attn_out", "mlp_out"} <= set(names) and layers[0].adds
+    for layer in layers if sums else ():
+        total = layer.resid_pre + layer.as_added("attn_out") + layer.as_added("mlp_out")
+        off.append(float((total - layer.resid_post).abs().max() / total.abs().max().clamp(min=1)))
+    # The last state may be the norm of the last resid_post.
+    posts = [layer.resid_post for layer in layers[:-1] if "resid_post" in names]
+    same = []
+    for of in states:
+        # Between the layers of others (Mamba) there are more states than these.
+        pairs = [*zip(of[1:], posts, strict=False)] if len(of) == len(layers) + 1 else []
+        if pairs and all(one.numel() == other.numel() for one, other in pairs):
+            same.append(max(difference(one, other.reshape(one.shape)) for one, other in pairs))
+    return {"names": names, "sums": max(off, default=None), "states": min(same, default=None)}
+
+
+def _states_of(output: Any) -> list[tuple[Tensor, ...]]:
+    named = output.items() if isinstance(output, Mapping) else ()
+    return [
+        tuple(one for one in value if isinstance(one, Tensor))
+        for name, value in named
+        if name.endswith("hidden_states") and isinstance(value, tuple) and value
+    ]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from minibert.analysis.arguments import (
     token_name,
     vocabulary_head,
 )
-from minibert.analysis.rows import at_positions, wide
+from minibert.analysis.rows import at_positions, index_of, wide
 from minibert.attached.read import AttachedTrace
 from minibert.errors import TraceError, did_you_mean, whole_number
 from minibert.layers.parts import divisor
@@ -176,19 +176,15 @@ def _of_attached(
 ) -> _Found:
     stack, unembedding = trace.unembedding()
     chosen = chosen_positions(stack, positions)
-    columns = [stack.places.index(n, each)[1] for n, each in enumerate(chosen)]
-    # Shorter sentences end in more of their last token.
-    longest = max(map(len, columns))
-    table = torch.tensor([each + each[-1:] * (longest - len(each)) for each in columns])
-    sentences = torch.arange(len(table))[:, None]
+    index = index_of(stack.places, chosen)
 
     def streams() -> Iterator[tuple[str, Tensor]]:
         if "embed" in names:
-            yield "embed", stack[0].resid_pre[sentences, table]
+            yield "embed", stack[0].resid_pre[index]
         for here in stack:
             for name in POINTS[1:]:
                 if name in names:
-                    yield f"{name} {here.layer}", here.as_added(name)[sentences, table]
+                    yield f"{name} {here.layer}", here.as_added(name)[index]
 
     size = int(trace.logits.shape[-1])
     return _Found(

@@ -10,6 +10,7 @@ from minibert.layers.evaluation import Evaluation
 from minibert.layers.linear import values_of
 from minibert.quantities import QUANTITIES, Int
 from minibert.text.inputs import Inputs
+from minibert.trace.edit import Places
 from minibert.trace.read import Trace
 
 # What attention looks at lies at other positions; only what it gave is cut.
@@ -59,6 +60,19 @@ def at_positions(trace: Trace, positions: Sequence[Sequence[int]]) -> Trace:
     device = trace.embed.device
     columns = torch.tensor(positions, dtype=torch.int64, device=device)
     return rows_of(trace, torch.arange(len(positions), device=device), columns)
+
+
+def index_of(
+    places: Places, chosen: Sequence[Sequence[int]]
+) -> tuple[Int[Tensor, "sentence 1"], Int[Tensor, "sentence chosen"]]:
+    """The index of some positions of each sentence in (batch, position, ...).
+
+    Sentences with fewer of them end in more of their last one.
+    """
+    columns = [places.index(n, each)[1] for n, each in enumerate(chosen)]
+    longest = max(map(len, columns))
+    table = torch.tensor([each + each[-1:] * (longest - len(each)) for each in columns])
+    return torch.arange(len(table))[:, None], table
 
 
 def _pick(name: str, value: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:

@@ -19,14 +19,17 @@ architecture" and "Handling layer normalization".
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from minibert.analysis.arguments import check_model, check_trace, chosen_positions
-from minibert.analysis.rows import at_positions, wide
+from minibert.analysis.rows import at_positions, index_of, wide
+from minibert.attached.block import NormOf
+from minibert.attached.read import AttachedLayer, AttachedTrace, StackTrace
 from minibert.errors import TraceError, did_you_mean
 from minibert.layers.linear import Int8Weight, held, matrix_of, offset_of
 from minibert.layers.parts import Divisors, FeedForward, Layer, Norm, deviation
@@ -116,6 +119,31 @@ class FrozenNorm:
             # As in `normed`, so that a rounded scale that nobody changed changes nothing.
             divided_by = 1 / (1 / divided_by + 1 / to - 1 / own)
         return cls(wide(norm.scale), bias, divided_by, norm.centres)
+
+    @classmethod
+    def of_live(cls, norm: NormOf) -> "FrozenNorm":
+        """The map that a norm of an attached model was, found from what it read and gave.
+
+        Raises TraceError for a module that is neither an RMSNorm nor a LayerNorm.
+        """
+        module, read, gave = norm
+        own = {name.rpartition(".")[2]: wide(one) for name, one in module.named_parameters()}
+        bias = own.pop("bias", None)
+        target = wide(gave) if bias is None else wide(gave) - bias
+        size = wide(read).new_ones(read.shape[-1])
+        # Gemma's weight is what is added to 1.
+        weights = [each for one in own.values() for each in (one, 1 + one)] or [size]
+        error = _ROUNDING.get(gave.dtype, _HALF_ROUNDING) * target.abs().max()
+        for weight, centres in product(weights, (False, True)):
+            found = cls(weight, bias, size[:1], centres)
+            scaled = found.scaled(wide(read))
+            divided_by = scaled.square().sum(-1, keepdim=True) / (scaled * target).sum(
+                -1, keepdim=True
+            )
+            # transformers computes some in float32, whatever the model is.
+            if (scaled / divided_by - target).abs().max() <= max(error, 1e-5 * target.abs().max()):
+                return cls(weight, bias, divided_by, centres)
+        raise TraceError(f"{type(module).__name__} is not a norm that is linear when it is frozen.")
 
     @classmethod
     def of_layer(
@@ -230,7 +258,7 @@ class Decomposition(Parts):
 @sourced
 @torch.no_grad()
 def decompose(
-    trace: Trace,
+    trace: Trace | AttachedTrace,
     layer: int = -1,
     *,
     point: str = "resid_post",
@@ -250,16 +278,22 @@ def decompose(
     for those that it does not hold for: what an edit of a residual stream wrote, or of attn_out
     unless `heads=False`, is not a part.
 
+    Of an attached model of one stack the parts are what its blocks wrote; a factor of a block is in
+    its parts.
+
     Gradients are not kept. Raises TraceError for a layer, point or position that does not exist or
     was not computed.
     """
-    check_trace(trace)
+    if not isinstance(trace, AttachedTrace):
+        check_trace(trace)
     layer = trace[layer].layer
     if not isinstance(point, str) or point not in _POINTS:
         raise TraceError(
             f"{point!r:.80} is not a residual stream"
             f"{did_you_mean(point, _POINTS)}; there are {', '.join(_POINTS)}."
         )
+    if isinstance(trace, AttachedTrace):
+        return _of_attached(trace.only(), layer, point, positions, heads=heads)
     chosen = chosen_positions(trace, positions)
     columns = [list(range(trace.allowed.position))] * len(chosen) if positions is None else chosen
     # Of a trace with until= the z of the last layer is computed here, once for all positions.
@@ -285,6 +319,35 @@ def decompose(
         "component batch position d_model",
         title=f"{point} {layer}",
         labels={"component": components},
+        tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
+        layer=layer,
+        point=point,
+        positions=chosen,
+    )
+
+
+def _of_attached(
+    stack: StackTrace,
+    layer: int,
+    point: str,
+    positions: int | Sequence[int] | None,
+    *,
+    heads: bool,
+) -> Decomposition:
+    chosen = chosen_positions(stack, positions)
+    index = index_of(stack.places, chosen)
+    found = live_written(stack, layer, point, heads=heads).vectors()
+    parts = [part[index] for _, part in found]
+    stream = stack[layer].quantity(point)[index]
+    # Norms of transformers compute in float32 at most, whatever the model is.
+    narrow = stream.float() if stream.dtype == torch.float64 else stream
+    _check_sum(parts, narrow, f"{point} {layer}")
+    strings = zip(stack.tokens.strings, chosen, strict=True)
+    return Decomposition(
+        torch.stack(parts),
+        "component batch position d_model",
+        title=f"{point} {layer}",
+        labels={"component": tuple(component for component, _ in found)},
         tokens=tuple(tuple(tokens[place] for place in places) for tokens, places in strings),
         layer=layer,
         point=point,
@@ -590,6 +653,42 @@ def _block(
     if layer.after:
         after = FrozenNorm.of_layer(at, f"{name}_norm", before() + wrote())
     return Block(name, at.layer, writes, output, after)
+
+
+def live_written(stack: StackTrace, layer: int, point: str, *, heads: bool) -> Written:
+    """What was written to the stream of an attached model, in front of a point of it."""
+    start = Write((Component("embed"),), wide(stack[0].resid_pre)[None])
+    blocks = [Block("embedding", None, [start])]
+    for each in range(layer + (point != "resid_pre")):
+        at = stack[each]
+        blocks.append(_live(at, "attn_out", heads=heads))
+        if each < layer or point == "resid_post":
+            blocks.append(_live(at, "mlp_out", heads=heads))
+    found = Written.__new__(Written)
+    found.blocks = blocks
+    return found
+
+
+def _live(at: AttachedLayer, name: str, *, heads: bool) -> Block:
+    """What attention or the MLP of an attached model wrote."""
+    kind, layer = ("attention" if name == "attn_out" else "mlp"), at.layer
+    factor, output, after = at.way_of(name)
+    wrote = wide(at.quantity(name))
+    writes = [Write((Component(kind, layer),), wrote[None])]
+    if kind == "attention" and heads:
+        parts = wide(at.head_out).transpose(0, 1)
+        names = tuple(Component("head", layer, head) for head in range(len(parts)))
+        writes = [Write(names, parts)]
+        if at.has_bias:
+            rest = (wrote - parts.sum(0))[None]
+            writes.append(Write((Component("attention bias", layer),), rest))
+    own = None if output is None else FrozenNorm.of_live(output)
+    if own is None:
+        writes = [each._replace(values=factor * each.values) for each in writes]
+    else:
+        bias = None if own.bias is None else factor * own.bias
+        own = replace(own, weight=factor * own.weight, bias=bias)
+    return Block(kind, layer, writes, own, None if after is None else FrozenNorm.of_live(after))
 
 
 @dataclass(frozen=True, eq=False)

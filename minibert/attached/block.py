@@ -137,6 +137,8 @@ class Block:
 
 
 Change = Callable[[Tensor, "Run"], Tensor]
+NormOf = tuple[nn.Module, Tensor, Tensor]
+"""A norm, what it read and what it gave."""
 
 
 def _adjusted(change: Change, before: Tap, factor: float, added: Tensor, run: "Run") -> Tensor:
@@ -232,11 +234,25 @@ class Run:
 
     def as_added(self, name: str, attention: int, value: Tensor) -> Tensor:
         """A quantity as it is added to the stream: after its norm, and times its factor."""
+        if not name.endswith("_out"):
+            return value
+        step = self._step(name, attention)
+        return step.factor * self.shaped(self._intact(step.added))
+
+    def way_of(self, name: str, attention: int) -> tuple[float, NormOf | None, NormOf | None]:
+        """How attn_out or mlp_out gets into the stream: factor, its own norm, that of the sum."""
+        step = self._step(name, attention)
+
+        def norm(read: Tap | None, gave: Tap | None) -> NormOf | None:
+            if read is None or gave is None or read is gave:
+                return None
+            return read.module, self.shaped(self._intact(read)), self.shaped(self._intact(gave))
+
+        return step.factor, norm(step.write, step.added), norm(step.total, step.stream)
+
+    def _step(self, name: str, attention: int) -> Step:
         place = self.block.places[attention][name]
-        for step in self.block.steps:
-            if name.endswith("_out") and step.write == place:
-                return step.factor * self.shaped(self._intact(step.added))
-        return value
+        return next(step for step in self.block.steps if step.write is place)
 
     def _intact(self, tap: Tap) -> Tensor:
         value = self.values[tap]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.attached.block import OF_BLOCK
+from minibert.attached.block import OF_BLOCK, NormOf
 from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
 from minibert.attached.unembedding import Unembedding
@@ -113,6 +113,12 @@ class AttachedLayer(LayerView):
         return self.trace.calls[self.layer][1].untrue
 
     @property
+    def has_bias(self) -> bool:
+        """True where the output projection adds a bias to what its heads write."""
+        found = self.trace.calls[self.layer][1].projection
+        return found is not None and getattr(found.module, "bias", None) is not None
+
+    @property
     def adds(self) -> bool:
         """True where resid_post is the sum of resid_pre and what this attention and the MLP add.
 
@@ -123,6 +129,13 @@ class AttachedLayer(LayerView):
             return False
         steps = run.block.steps
         return len(steps) <= 2 and all(one.total is one.stream for one in steps)
+
+    def way_of(self, name: str) -> tuple[float, NormOf | None, NormOf | None]:
+        """How attn_out or mlp_out gets into the stream: factor, its own norm, that of the sum."""
+        self.quantity(name)
+        call = self.trace.calls[self.layer][1]
+        assert not isinstance(call.block, str), "a quantity was read of it"
+        return call.block.way_of(name, id(call.module))
 
     def as_added(self, name: str) -> Tensor:
         """A quantity of the block; attn_out and mlp_out as they are added to the stream."""

@@ -72,6 +72,31 @@ def test_what_has_no_lens_says_why() -> None:
         logit_lens(trace)
 
 
+@pytest.mark.parametrize("build", [gpt2, llama, bert_mlm, gemma2, neox])
+def test_a_stream_decomposes_as_that_of_the_same_weights_loaded(build: Callable[[], Any]) -> None:
+    live = build().double()
+    trace = minibert.attach(live).trace(**PADDED)
+    own = minibert.load(live).trace(Tokens.from_ids(ids(), mask=MASK))
+    for point in ("resid_pre", "resid_post"):
+        for heads in (True, False):
+            found, expected = (
+                decompose(one, 1, point=point, heads=heads, positions=[0, -1])
+                for one in (trace, own)
+            )
+            assert found.components == expected.components
+            # transformers rotates and norms in float32.
+            assert (found.values - expected.values).abs().max() < 1e-4
+            assert found.tokens == expected.tokens
+
+
+def test_a_factor_is_in_the_parts() -> None:
+    trace = minibert.attach(granite()).trace(ids())
+    found = decompose(trace)
+    assert (found.total - trace[-1].resid_post).abs().max() < 1e-5
+    place = found.components.index("mlp 1")
+    assert (found.values[place] - 0.22 * trace[1].mlp_out).abs().max() < 1e-6
+
+
 METRIC = logit_difference([5, 11], [7, 2])
 
 
@@ -114,10 +139,12 @@ def test_patching_is_that_of_the_same_weights_loaded(build: Callable[[], Any]) -
 
 def test_what_needs_a_loaded_model_says_so() -> None:
     trace = minibert.attach(gpt2()).trace(ids())
-    for run in (decompose, lambda one: causal_tracing(one, 0, METRIC)):
-        with pytest.raises(TraceError, match=r"attached model.*read by logit_lens, ablate_heads"):
-            run(trace)
+    with pytest.raises(TraceError, match=r"attached model.*read by logit_lens, decompose"):
+        causal_tracing(trace, 0, METRIC)
     edited = trace.rerun({("mlp_out", 1): zero})
+    assert decompose(edited).total.shape == (2, 7, 44)
+    with pytest.raises(TraceError, match="not the sum of what its components wrote"):
+        decompose(trace.rerun({("resid_post", 1): zero}))
     with pytest.raises(TraceError, match="was made with edits"):
         ablate_heads(edited, METRIC)
     with pytest.raises(EditError, match="of another model"):
