@@ -16,12 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from minibert.errors import MinibertError, did_you_mean
 from minibert.kernels.check.workload import Workload
-
-Line = dict[str, Any]
+from minibert.untrusted import Json
 
 _NAMES = {
     "batch": ("batch_size", "bsz", "B", "b"),
@@ -93,12 +91,12 @@ def kinds_among(works: Iterable[Workload]) -> list[Workload]:
     return [*kinds.values()]
 
 
-def _lines(path: Path, text: str, yaml: bool) -> Iterator[tuple[str, Line]]:
+def _lines(path: Path, text: str, yaml: bool) -> Iterator[tuple[str, Json]]:
     """Each object with its place."""
     lines = text.splitlines()
-    if text.lstrip().startswith("["):
-        # A JSON array: an object is a line.
-        lines = [json.dumps(one) for one in _parsed(path.name, text)]
+    if text.lstrip().startswith("[") and isinstance(array := _parsed(path.name, text), list):
+        # An object is a line.
+        lines = [json.dumps(one) for one in array]
     for number, line in enumerate(lines, 1):
         item = _ITEM.match(line)
         if (yaml and not item) or not line.strip():
@@ -110,18 +108,18 @@ def _lines(path: Path, text: str, yaml: bool) -> Iterator[tuple[str, Line]]:
         yield place, one
 
 
-def _parsed(place: str, text: str) -> Any:
+def _parsed(place: str, text: str) -> object:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise MinibertError(f"{place} is not JSON: {error}.") from error
 
 
-def _translated(line: Line) -> Line:
+def _translated(line: Json) -> Json:
     return {_OWN.get(name, name): one for name, one in line.items()}
 
 
-def _of_trace(place: str, line: Line) -> Line:
+def _of_trace(place: str, line: Json) -> Json:
     """A workload of FlashInfer-Bench (its schema: docs.flashinfer.ai, "trace")."""
     known = _DEFINITION.match(str(line["definition"]))
     axes = (line.get("workload") or {}).get("axes")
@@ -151,7 +149,7 @@ def _of_trace(place: str, line: Line) -> Line:
     }
 
 
-def _workload(place: str, said: Line) -> Workload:
+def _workload(place: str, said: Json) -> Workload:
     for name, one in said.items():
         if name not in FIELDS:
             raise MinibertError(
@@ -176,7 +174,7 @@ def _workload(place: str, said: Line) -> Workload:
     return Workload(**told, name=place)
 
 
-def _check(place: str, name: str, one: Any) -> None:
+def _check(place: str, name: str, one: object) -> None:
     """Raise MinibertError where a field has a value of another kind."""
     if one is None and name not in _NEEDED:
         return
@@ -185,14 +183,14 @@ def _check(place: str, name: str, one: Any) -> None:
         expected, good = f"a whole number of at least {least}", type(one) is int and one >= least
     elif name in _NUMBERS:
         expected = "a number above 0"
-        good = type(one) in (int, float) and 0 < one < math.inf
+        good = isinstance(one, int | float) and type(one) is not bool and 0 < one < math.inf
     elif name in _SWITCHES:
         expected, good = "true or false", type(one) is bool
     elif name in _CHOICES:
         expected, good = " or ".join(_CHOICES[name]), one in _CHOICES[name]
     else:
         expected = "[before, after], each a number of keys or null"
-        good = isinstance(one, list) and len(one) == 2
-        good = good and all(n is None or (type(n) is int and n >= 0) for n in one)
+        pair = one if isinstance(one, list) and len(one) == 2 else [-1]
+        good = all(n is None or (type(n) is int and n >= 0) for n in pair)
     if not good:
         raise MinibertError(f"{place}: {name} is {one!r:.40}; expected {expected}.")
