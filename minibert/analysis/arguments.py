@@ -45,7 +45,8 @@ def check_trace(trace: object, name: str = "trace") -> None:
         raise TraceError(
             f"{name} is of an attached model, {trace.model_name}, and this reads the weights of a "
             "model that minibert loads. Traces of attached models are read by logit_lens, "
-            "decompose, ablate_heads, patch_heads, patch_positions and attention_knockout."
+            "decompose, why_logit, ablate_heads, patch_heads, patch_positions and "
+            "attention_knockout."
         )
     if not isinstance(trace, Trace):
         raise TraceError(f"{name} is a {type(trace).__name__}; expected what model.trace gives.")

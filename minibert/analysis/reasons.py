@@ -22,6 +22,7 @@ and head loadings, there for models with transcoders).
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,15 +32,18 @@ from minibert.analysis.reading import ROWS, Reading, Split, into_logit, into_str
 from minibert.analysis.rows import at_positions, wide
 from minibert.analysis.stream import (
     Component,
+    FrozenNorm,
     Parts,
     Reader,
     check_total,
     layer_of,
+    live_written,
     mlp_of,
     sum_rounding,
 )
 from minibert.answers.explain import find_token
-from minibert.errors import TraceError, is_whole, whole_number
+from minibert.attached.read import AttachedTrace
+from minibert.errors import TraceError, check_index, is_whole, whole_number
 from minibert.features import Features
 from minibert.quantities import Float
 from minibert.result import Place, Result, sourced
@@ -65,6 +69,8 @@ def place_of(text: Trace, given: object, what: str) -> int:
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Why(Parts):
     """What each component wrote into one number, (component); their sum is the number.
+
+    Of an attached model nothing is followed: `follow` and deeper levels of `tree` need weights.
 
     number     the number, as the trace has it
     follow     one component taken apart: a head by the tokens that it read, an MLP by its neurons
@@ -160,8 +166,14 @@ class Why(Parts):
         except TraceError:
             return ()
 
+    def _check_followed(self, writer: Component) -> None:
+        """Raise TraceError where the weights that a component was computed with are not known."""
+        if not isinstance(self.reading.trace, Trace):
+            raise TraceError(f"{writer} of an attached model is not followed: load the model.")
+
     @torch.no_grad()
     def _tokens(self, writer: Component) -> "WhyTokens":
+        self._check_followed(writer)
         reading, trace = self.reading, self.reading.trace
         layer, head = writer.layer or 0, writer.head or 0
         attention = layer_of(trace[layer]).attention
@@ -205,6 +217,7 @@ class Why(Parts):
             )
 
     def _neurons(self, writer: Component) -> Result[Tensor]:
+        self._check_followed(writer)
         values, bias = neurons_of(self.reading, writer)
         self._check_sum(torch.cat([values, bias]), writer)
         labels = [Component("neuron", writer.layer, number) for number in range(len(values))]
@@ -352,7 +365,7 @@ def why_stream(
 @sourced
 @torch.no_grad()
 def why_logit(
-    trace: Trace,
+    trace: Trace | AttachedTrace,
     token: int | str,
     *,
     against: int | str | None = None,
@@ -366,11 +379,16 @@ def why_logit(
     This is direct logit attribution, and each head can be followed to the tokens that it read.
     Where logits go through a soft cap, cap · tanh(logit / cap) (Gemma 2), the number before the cap
     is split: it is the sum of what was written, and the cap keeps the order of tokens. `features`
-    and `strongest` are as in `why`.
+    and `strongest` are as in `why`. Of an attached model, whose head has to be one projection, the
+    parts are those of `decompose`.
 
     Raises TraceError for a model without a vocabulary head and for a place that does not exist,
     TokenizationError for a token that does not.
     """
+    if isinstance(trace, AttachedTrace):
+        if features is not None:
+            raise TraceError("Features split what a loaded model wrote; leave features= out.")
+        return _of_attached(trace, token, against, position, sentence)
     text = one_text(trace, sentence)
     # Asked first: a trace of a file without its model says that it needs the weights.
     _ = text.unchanged_model().body
@@ -391,6 +409,56 @@ def why_logit(
     return _checked(
         reading, value.item(), f"the logit of {' − '.join(named)} at {place}", "logits (nats)"
     )
+
+
+def _of_attached(
+    trace: AttachedTrace,
+    token: int | str,
+    against: int | str | None,
+    position: int | str,
+    sentence: int,
+) -> Why:
+    stack, found = trace.unembedding()
+    weight, bias = (getattr(found.head, name, None) for name in ("weight", "bias"))
+    if not isinstance(weight, Tensor) or weight.shape[0] != trace.logits.shape[-1]:
+        raise TraceError(
+            f"The head of {trace.model_name} is a {type(found.head).__name__}, and not one "
+            "projection of what the last norm gives; read logit_lens, or load the model."
+        )
+    sentence = check_index("sentence", sentence, len(stack.places.at))
+    place = find_token(stack.tokens, position, what="position", sentence=sentence)
+    at = slice(sentence, sentence + 1), stack.places.index(sentence, [place])[1]
+    ids = [stack.token_id(one, len(weight)) for one in (token, against) if one is not None]
+    written = live_written(stack, len(stack) - 1, "resid_post", heads=True).vectors()
+    components = [component for component, _ in written]
+    vectors = torch.stack([part[at] for _, part in written])  # component 1 1 d_model
+    row = stack[-1].resid_post[at]
+    hidden = row if found.norm is None else found.norm(row)
+    direction = found.scale * found.factor * _of_two(wide(weight), ids)
+    constants = list[tuple[Component, Tensor]]()
+    if found.norm is not None:
+        norm = FrozenNorm.of_live((found.norm, row, hidden))
+        vectors = norm.carry(vectors)
+        if norm.bias is not None:
+            constants.append((Component("final norm bias"), norm.bias @ direction))
+    if isinstance(bias, Tensor):
+        constants.append((Component("unembedding bias"), found.factor * _of_two(wide(bias), ids)))
+    values = torch.stack([*(vectors @ direction)[:, 0, 0], *(value for _, value in constants)])
+    uncapped = replace(found, cap=None).logits(row)[0, 0]
+    number = _of_two(wide(uncapped), ids).item()
+    names = " − ".join(f"“{stack.token_name(each)}”" for each in ids)
+    title = f"the logit of {names} at {place}"
+    check_total(values, number, title, torch.float32, abs(number))
+    components += [component for component, _ in constants]
+    reader = Reader(direction[None, None], direction.new_ones(1, 1))
+    # Of an attached model its stack stands for the trace: nothing is read from it.
+    last = Reading(cast(Trace, stack), len(stack) - 1, "resid_post", (place,), reader, [])
+    return why_number(last, values, components, title, "logits (nats)", number)
+
+
+def _of_two(rows: Tensor, ids: Sequence[int]) -> Tensor:
+    """The row of an id, or the difference of two."""
+    return rows[ids[0]] if len(ids) == 1 else rows[ids[0]] - rows[ids[1]]
 
 
 def _checked(reading: Reading, number: float, title: str, unit: str) -> Why:

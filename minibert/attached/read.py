@@ -18,7 +18,14 @@ from minibert.attached.call import EVERY_ROW, Call, repeated
 from minibert.attached.layout import READABLE
 from minibert.attached.unembedding import Unembedding
 from minibert.doors import Page, PageSizes, Window, opened
-from minibert.errors import EditError, TraceError, check_index, did_you_mean
+from minibert.errors import (
+    EditError,
+    TokenizationError,
+    TraceError,
+    check_index,
+    did_you_mean,
+    whole_number,
+)
 from minibert.kernels.api import Attended, Statistics, attend
 from minibert.layers.finite import check_computed
 from minibert.quantities import Float, Quantity
@@ -242,6 +249,22 @@ class StackTrace:
     def token_name(self, token: int) -> str:
         """The token as a person reads it; its id where there is no tokenizer."""
         return str(token) if self.tokenizer is None else _Words(self.tokenizer).string(token)
+
+    def token_id(self, token: int | str, size: int) -> int:
+        """The id of a token, given as its id below `size` or as text that is one token.
+
+        Raises TokenizationError for anything else.
+        """
+        if isinstance(token, str):
+            made = self.tokenizer
+            found = [] if made is None else made(token, add_special_tokens=False).input_ids
+            if len(found) != 1:
+                raise TokenizationError(
+                    f"{token!r:.80} is not one token of {self.model_name}'s tokenizer; expected a "
+                    "text that is, or an id."
+                )
+            token = found[0]
+        return whole_number("token", token, TokenizationError, least=0, most=size - 1)
 
     @property
     def attentions(self) -> tuple[Tensor, ...]:

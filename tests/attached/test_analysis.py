@@ -17,6 +17,7 @@ from minibert.analysis import (
     logit_lens,
     patch_heads,
     patch_positions,
+    why_logit,
 )
 from minibert.analysis.lens import POINTS
 from minibert.errors import EditError
@@ -89,6 +90,31 @@ def test_a_stream_decomposes_as_that_of_the_same_weights_loaded(build: Callable[
             assert found.tokens == expected.tokens
 
 
+@pytest.mark.parametrize("build", [gpt2, llama, gemma2, neox, granite])
+def test_a_logit_is_the_sum_that_it_is_of_the_same_weights_loaded(
+    build: Callable[[], Any],
+) -> None:
+    live = build().double()
+    trace = minibert.attach(live).trace(**PADDED)
+    found = why_logit(trace, 5, against=7, position=-2, sentence=1)
+    assert abs(found.total - found.number) < 1e-4
+    if build is not gemma2:
+        # Gemma 2 caps them.
+        assert abs(found.number - float(trace.logits[1, 2, 5] - trace.logits[1, 2, 7])) < 1e-9
+    if build is granite:
+        return
+    own = minibert.load(live).trace(Tokens.from_ids(ids(), mask=MASK))
+    expected = why_logit(own, 5, against=7, position=-2, sentence=1)
+    # A loaded trace has the embeddings one by one.
+    ours = {str(c): float(v) for c, v in zip(found.components, found.values, strict=True)}
+    theirs = {str(c): float(v) for c, v in zip(expected.components, expected.values, strict=True)}
+    assert {*ours} - {*theirs} <= {"embed"}
+    assert all(abs(ours[name] - theirs[name]) < 1e-4 for name in {*ours} & {*theirs})
+    assert (found.by_head() - expected.by_head()).abs().max() < 1e-4
+    with pytest.raises(TraceError, match="of an attached model is not followed"):
+        found.follow("mlp 0")
+
+
 def test_a_factor_is_in_the_parts() -> None:
     trace = minibert.attach(granite()).trace(ids())
     found = decompose(trace)
@@ -141,6 +167,8 @@ def test_what_needs_a_loaded_model_says_so() -> None:
     trace = minibert.attach(gpt2()).trace(ids())
     with pytest.raises(TraceError, match=r"attached model.*read by logit_lens, decompose"):
         causal_tracing(trace, 0, METRIC)
+    with pytest.raises(TraceError, match="is a BertOnlyMLMHead, and not one projection"):
+        why_logit(minibert.attach(bert_mlm()).trace(ids()), 5)
     edited = trace.rerun({("mlp_out", 1): zero})
     assert decompose(edited).total.shape == (2, 7, 44)
     with pytest.raises(TraceError, match="not the sum of what its components wrote"):
