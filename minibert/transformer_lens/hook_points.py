@@ -36,7 +36,10 @@ class HookPoint(nn.Module):
     """The identity, with hooks on the tensor (forward) and on its gradient (backward).
 
     by_head   its positions stand in front of a head axis
+    ignored   what stands at masked places, where there are such
     """
+
+    ignored = float("-inf")
 
     def __init__(self, *, by_head: bool = False) -> None:
         super().__init__()

@@ -359,14 +359,18 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
     def state_dict(self, *args: object, prefix: str = "", **kwargs: object) -> dict[str, Any]:  # type: ignore[override]
         """Weights by TransformerLens' names and in its shapes, and the masks that it keeps too."""
         size, found = self.cfg.n_ctx, super().state_dict(prefix=prefix)
-        for place, _ in self.named_modules(prefix=prefix.rstrip(".")):
+        for place, part in self.named_modules(prefix=prefix.rstrip(".")):
             if place.endswith(".attn"):
                 found[f"{place}.mask"] = torch.ones(size, size, dtype=torch.bool).tril()
-                found[f"{place}.IGNORE"] = torch.tensor(-torch.inf)
+                found[f"{place}.IGNORE"] = torch.tensor(part.hook_attn_scores.ignored)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        hooks = {name: (p.fwd_hooks, p.bwd_hooks, p.ctx) for name, p in self.hook_dict.items()}
+        kept = ("fwd_hooks", "bwd_hooks", "ctx", "ignored")
+        hooks = {
+            name: {each: getattr(point, each) for each in kept}
+            for name, point in self.hook_dict.items()
+        }
         settings = (self.cfg.default_prepend_bos, self.cfg.use_attn_result, self.training)
         return _again, (type(self), self.model, bool(self.folded), settings, hooks)
 
@@ -376,9 +380,10 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
     ) -> None:
         """Write weights of TransformerLens' names and shapes into the model.
 
-        Masks and tables of a rotation, which such files have too, are passed over. Raises
-        CheckpointError, before anything is written, for a shape that does not fit, a weight that
-        heads share, and with `strict` for names that are missing or not known.
+        Masks and tables of a rotation, which such files have too, are passed over; IGNORE is what
+        stands at masked scores. Raises CheckpointError, before anything is written, for a shape
+        that does not fit, a weight that heads share, and with `strict` for names that are missing
+        or not known.
         """
         own = dict(self._named_weights(""))
         given = {
@@ -399,6 +404,9 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
                 )
         for _, weight, value in fitting:
             weight.copy_(value)
+        for place, point in self.hook_dict.items():
+            name = place.replace("hook_attn_scores", "IGNORE")
+            point.ignored = float(state_dict.get(name, point.ignored))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)
@@ -470,9 +478,8 @@ def _again(
     if "hook_tokens" in hooks:
         made.hook_tokens = HookPoint()
         made.setup()
-    for name, (forward, backward, ctx) in hooks.items():
-        point = made.hook_dict[name]
-        point.fwd_hooks, point.bwd_hooks, point.ctx = forward, backward, ctx
+    for name, kept in hooks.items():
+        vars(made.hook_dict[name]).update(kept)
     made.train(settings[2])
     return made
 

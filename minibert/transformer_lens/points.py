@@ -156,7 +156,7 @@ def _through_scores(
 
     def scores(value: Tensor) -> Tensor:
         masked = soft_capped(value, config.attention_soft_cap)
-        found.append(point(masked.masked_fill(~allowed.allowed.full(), float("-inf"))))
+        found.append(point(masked.masked_fill(~allowed.allowed.full(), point.ignored)))
         return value
 
     def probs(value: Tensor) -> Tensor:
