@@ -289,6 +289,10 @@ class FactoredMatrix:
         root = self.S.sqrt()
         return FactoredMatrix(self.U * root[..., None, :], root[..., :, None] * self.V.mT)
 
+    def get_corner(self, k: int = 3) -> Tensor:
+        """The first k of every axis, multiplied out."""
+        return self[tuple(slice(k) for _ in range(self.ndim))].AB
+
     def norm(self) -> Tensor:
         """The Frobenius norm."""
         return self.S.square().sum(-1).sqrt()

@@ -340,6 +340,7 @@ def test_helpers_give_the_same() -> None:
     close(utils.get_corner(ours).AB, theirs.get_corner(other).AB)
     for name in ("U", "V", "BA"):
         close(getattr(ours, name), getattr(other, name), name)
+    close(ours.get_corner(2), other.get_corner(2))
     close(utils.gelu_new(vector), theirs.gelu_new(vector))
     datasets, tokenizer = pytest.importorskip("datasets"), hooked().tokenizer
     texts = datasets.Dataset.from_dict({"text": [TEXT, " the", TEXT * 3], "meta": [1, 2, 3]})
