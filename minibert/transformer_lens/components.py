@@ -419,22 +419,18 @@ class Shown(Weight):
     def grad(self) -> Tensor | None:
         """The gradient of `whole` in this shape, in the same memory."""
         whole = self.whole
-        return None if whole.grad is None else self._within(whole.grad)
+        if whole.grad is None:
+            return None
+        if whole.grad.stride() != whole.stride():
+            whole.grad = torch.zeros_like(whole).copy_(whole.grad)
+        start = self.storage_offset() - whole.storage_offset() + whole.grad.storage_offset()
+        return whole.grad.detach().as_strided(self.shape, self.stride(), start)
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:
-        if gradient is None:
-            self.whole.grad = None
-            return
-        if self.whole.grad is None:
-            self.whole.grad = torch.zeros_like(self.whole)
-        self._within(self.whole.grad).copy_(gradient)
-
-    def _within(self, gradient: Tensor) -> Tensor:
-        start = self.storage_offset() - self.whole.storage_offset()
-        return gradient.as_strided(
-            self.shape, self.stride(), gradient.storage_offset() + start
-        ).detach()
+        self.whole.grad = None if gradient is None else torch.zeros_like(self.whole)
+        if gradient is not None:
+            cast(Tensor, self.grad).copy_(gradient)
 
     @property
     def requires_grad(self) -> bool:

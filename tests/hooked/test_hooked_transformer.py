@@ -380,6 +380,11 @@ def test_weights_are_leaves_that_optimizers_and_copies_of_the_model_take() -> No
     close(steps[0], steps[1])
     close(again.W_Q[0], weight)
     assert not torch.equal(ours.W_Q[0], weight)
+    _, cache = ours.run_with_cache(TEXT)
+    with torch.no_grad():
+        ours.blocks[0].attn.W_Q.mul_(2)
+    with pytest.raises(TraceError, match="changed"):
+        cache.of  # noqa: B018
     ours.blocks[0].attn.W_Q.requires_grad_(False)
     assert not base.requires_grad
 
