@@ -4,10 +4,9 @@
     python -m benchmarks.arena CHECKOUT FOLDER minibert.transformer_lens ours.json
     python -m benchmarks.arena --compare theirs.json ours.json counts.json
 
-Run in the environment of TransformerLens 3.9, with plotly, scikit-learn and ipython. Cells run one
-after the other, the imports changed alone; a few numbers of every name that a cell sets are kept.
-CHECKOUT also holds the files that cells would download, or random ones of their shapes. In both
-engines FOLDER stands in for GPT-2, mocks for packages that draw or log, and smaller sizes for some.
+Run where TransformerLens 3.9, plotly, scikit-learn and ipython are. A few numbers of every name
+that a cell sets are kept. CHECKOUT also holds what cells would download. In both engines FOLDER
+stands in for GPT-2, mocks for packages that draw or log, and small sizes for large.
 """
 
 import contextlib
@@ -18,6 +17,7 @@ import random
 import re
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -52,18 +52,16 @@ def add(kept: Numbers, name: str, value: Any, depth: int = 0) -> None:
             flat = np.nan_to_num(flat.astype(float), posinf=1e4, neginf=-1e4)
             some = flat[:: flat.size // 5 + 1].tolist()
             kept[name] = [*map(float, np.shape(value)), float(np.abs(flat).sum()), *some]
-    elif depth < 3 and isinstance(value, Mapping):
-        for key, each in list(value.items())[:400]:
+    elif depth < 3 and isinstance(value, Mapping | list | tuple):
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in list(pairs)[:400]:
             add(kept, f"{name}.{key}", each, depth + 1)
-    elif depth < 3 and isinstance(value, list | tuple):
-        for place, each in enumerate(value[:400]):
-            add(kept, f"{name}.{place}", each, depth + 1)
 
 
 def prepare(engine: str, gpt2: str) -> None:
     """Give the engine the name that cells import, and the folder for GPT-2 and its tokenizer."""
-    packages = ("datasets", "tqdm.notebook", "transformers")
-    datasets, notebook, transformers = map(importlib.import_module, packages)
+    packages: Any = map(importlib.import_module, ("datasets", "tqdm.notebook", "transformers"))
+    datasets, notebook, transformers = packages
     for name in ("", ".hook_points", ".utils", ".components", ".patching"):
         sys.modules[f"transformer_lens{name}"] = importlib.import_module(engine + name)
     for name in MOCKS:
@@ -76,21 +74,18 @@ def prepare(engine: str, gpt2: str) -> None:
     hf.config.n_ctx = hf.config.n_positions
     transformers.AutoConfig.from_pretrained = lambda *_, **__: hf.config
     transformers.AutoTokenizer.from_pretrained = lambda *_, **__: tokenizer
-    load, made = lens.HookedTransformer.from_pretrained, lens.HookedTransformerConfig.__init__
-    lens.HookedTransformer.from_pretrained = lambda name, **options: load(
-        name, hf_model=hf, tokenizer=tokenizer, **options
-    )
+    made, load = lens.HookedTransformerConfig.__init__, lens.HookedTransformer.from_pretrained
+    lens.HookedTransformer.from_pretrained = partial(load, hf_model=hf, tokenizer=tokenizer)
 
     def of_folder(self: Any, **options: Any) -> None:
         made(self, **options | ({"tokenizer_name": gpt2} if options.get("tokenizer_name") else {}))
 
     lens.HookedTransformerConfig.__init__ = of_folder
-    read = torch.load
-    torch.load = lambda path, **options: read(path, **{"map_location": "cpu", **options})
+    torch.load = partial(torch.load, map_location="cpu")
     lens.utils.download_file_from_hf = lambda folder, name: torch.load(name)
     random.seed(0)
-    words = sorted(tokenizer.get_vocab())
-    rows = [{"text": " ".join(random.choices(words, k=300)), "meta": ""} for _ in range(40)]
+    drawn = partial(random.choices, sorted(tokenizer.get_vocab()), k=300)
+    rows = [{"text": " ".join(drawn()), "meta": ""} for _ in range(40)]
     datasets.load_dataset = lambda *_, **__: datasets.Dataset.from_list(rows)
 
 
@@ -104,39 +99,40 @@ def run(folder: Path) -> list[dict[str, Any]]:
     place = {"__name__": "__main__", "__file__": str(folder / "solutions.py")}
     names, cells = {**place, "MagicMock": MagicMock}, []
     for number, cell in enumerate(re.split("(?m)^# %%.*$", source)):
-        lines = re.findall(r"(?m)^\s*([^#\s].*)$", cell)
-        if not lines:
+        if not (lines := re.findall(r"(?m)^\s*([^#\s].*)$", cell)):
             continue
         for seeding in (torch.manual_seed, np.random.seed, random.seed):
             seeding(number)
-        before, kept, error = {name: id(x) for name, x in names.items()}, Numbers(), ""
+        before, kept, error = dict(names), Numbers(), ""
         try:
             with contextlib.redirect_stdout(None):
                 exec(compile(cell, f"{folder.name}, cell {number}", "exec"), names)
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}"[:200]
-        for name in [name for name, x in names.items() if before.get(name) != id(x)]:
-            add(kept, name, names[name])
+        for name, value in names.items():
+            if before.get(name) is not value and name[0] != "_":
+                add(kept, name, value)
         cells.append({"cell": f"{number}: {lines[-1]}", "error": error, "numbers": kept})
     return cells
 
 
 def apart(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     """What a cell gives else here: an error or the names of numbers; "" where all are the same."""
-    pairs = ((name, x, ours["numbers"].get(name, [])) for name, x in theirs["numbers"].items())
-    close = ((n, len(x) == len(y) and np.allclose(x, y, 2e-3, 2e-4)) for n, x, y in pairs)
-    return ours["error"] or ", ".join(name for name, same in close if not same)[:200]
+    close = partial(np.allclose, rtol=2e-3, atol=2e-4)
+    pairs = {name: (x, ours["numbers"].get(name, [])) for name, x in theirs["numbers"].items()}
+    differ = [n for n, (x, y) in pairs.items() if len(x) != len(y) or not close(x, y)]
+    return ours["error"] or ", ".join(differ)[:200]
 
 
 def compared(theirs: Any, ours: Any) -> dict[str, Any]:
     """Of each part how many cells there are, run there, and give the same here; and the others."""
-    found = {}
+    found: dict[str, Any] = {}
     for part, cells in theirs.items():
         pairs = zip(cells, ours[part], strict=True)
         ran = [(cell["cell"], apart(cell, own)) for cell, own in pairs if not cell["error"]]
         others = {cell: why for cell, why in ran if why}
-        counts = {"cells": len(cells), "run": len(ran), "same here": len(ran) - len(others)}
-        found[part] = counts | {"others": others}
+        found[part] = {"cells": len(cells), "run": len(ran), "same": len(ran) - len(others)}
+        found[part]["others"] = others
     return found
 
 
