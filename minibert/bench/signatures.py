@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from math import prod
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from minibert.errors import MinibertError
 from minibert.kernels.call import wide
 from minibert.kernels.check.problem import Problem, unfolded
 from minibert.kernels.check.workload import Workload
+from minibert.untrusted import Json
 
 _ORDER = "bhnd"
 _NAMES = {"b": "batch", "h": "head", "n": "position", "d": "d_head", "k": "key", "1": "1"}
@@ -62,7 +62,7 @@ class Way:
     others: tuple[Other, ...] | None = None
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Way":
+    def of(cls, fields: Json) -> "Way":
         """The way that `fields` describes."""
         others = fields.get("others")
         made = None if others is None else tuple(Other(**one) for one in others)

@@ -83,20 +83,16 @@ class UserFunction:
         return replace(self, way=way)
 
     def about(self) -> dict[str, object]:
-        """The facts about it that the judge needs."""
+        """The facts about it that the judge needs; `unknown` parameters stay at their defaults."""
+        read = self.signature.read(self.parameters)
+        known = {*roles_of(read), *KNOWN}
         return {
             "options": self.options,
             "triton": self.triton,
             "signature": self.signature.name,
             "takes": self.takes,
-            "unknown": self._unknown(),
+            "unknown": [one.name for one in read if one.name not in known],
         }
-
-    def _unknown(self) -> list[str]:
-        """The parameters that always stay at their defaults."""
-        read = self.signature.read(self.parameters)
-        known = {*roles_of(read), *KNOWN}
-        return [one.name for one in read if one.name not in known]
 
     def bound(self, problem: Problem) -> Callable[[], dict[str, Tensor]]:
         """A call with these inputs, and the gradients where the problem has one of z.

@@ -414,7 +414,7 @@ def _check_answer(response: Any, *_: Any, **__: Any) -> None:
 def _as_it_comes(raw: Any) -> Callable[..., Iterator[bytes]]:
     """In the place of urllib3's `stream`, which waits until it has as much as it was asked for."""
 
-    def stream(size: int = 2**16, **_: Any) -> Iterator[bytes]:
+    def stream(size: int = 2**16, **_: object) -> Iterator[bytes]:
         while piece := raw.read1(size):
             yield piece
 

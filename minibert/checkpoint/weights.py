@@ -170,7 +170,8 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
     untied decoder, which has two names.
     """
     stored: dict[str, list[tuple[Source, Tensor]]] = {}
-    table = sources(config)
+    table, names = sources(config), FAMILIES[config.family].names
+    prefix = names.prefixes.get(config.task, names.prefix) if config.task != "none" else ""
     for ours, tensor in parameters.items():
         if ours not in table:
             raise CheckpointError(
@@ -178,11 +179,12 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
                 "changed after it was loaded (folded, say). Save the one it was made from."
             )
         source = table[ours]
-        name = source.names[0] if ours.startswith("head.") else _prefix(config) + source.names[0]
+        of_body = prefix and not ours.startswith("head.")
+        name = f"{prefix}.{source.names[0]}" if of_body else source.names[0]
         stored.setdefault(name, []).append((source, tensor.detach()))
     if not config.tied:
         # transformers has a place for both names and counts one that is absent as missing.
-        for usual, other in FAMILIES[config.family].names.aliases.items():
+        for usual, other in names.aliases.items():
             if other in stored:
                 stored[usual] = [(source, tensor.clone()) for source, tensor in stored[other]]
     return {name: _joined(parts) for name, parts in stored.items()}
@@ -196,8 +198,3 @@ def _joined(parts: list[tuple[Source, Tensor]]) -> Tensor:
         blocks = [one.unflatten(0, (source.part.n_blocks, -1)) for _, one in ordered]
         tensor = torch.cat(blocks, dim=1).flatten(0, 1)
     return tensor.t() if source.transposed else tensor
-
-
-def _prefix(config: Config) -> str:
-    names = FAMILIES[config.family].names
-    return f"{names.prefixes.get(config.task, names.prefix)}." if config.task != "none" else ""

@@ -36,7 +36,7 @@ from minibert.text.words import (
     word_backend,
     written,
 )
-from minibert.untrusted import guarded, silenced
+from minibert.untrusted import Json, guarded, silenced
 
 if TYPE_CHECKING:
     Texts = str | Words | Sequence[str | Words]
@@ -116,7 +116,7 @@ class Tokenizer:
         sets = {"special_ids": self.special_ids, "structural_ids": self.structural_ids}
         return {"json": self.to_json(), **ids, **sets}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         state = dict(state)
         self._backend = Backend.from_str(state.pop("json"))
         self._readable = cache(reader(self._backend))

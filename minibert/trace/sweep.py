@@ -16,7 +16,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minibert.errors import EditError, whole_number
-from minibert.kernels.allowed_keys import AllowedKeys
 from minibert.layers.evaluation import Evaluation
 from minibert.layers.finite import check_logits
 from minibert.layers.layer import Change, LayerPass
@@ -250,11 +249,10 @@ class _Variants:
         ):
             # Every position that is read by any sentence has to be computed.
             self.rows = sorted(set().union(*chosen))
-        self.evaluation = Evaluation(self._repeated_keys(trace.allowed), trace.evaluation.impl)
-
-    def _repeated_keys(self, allowed: AllowedKeys) -> AllowedKeys:
+        allowed = trace.allowed
         lengths = None if allowed.lengths is None else allowed.lengths * self.count
-        return replace(allowed, lengths=lengths, batch=allowed.batch * self.count)
+        allowed = replace(allowed, lengths=lengths, batch=allowed.batch * self.count)
+        self.evaluation = Evaluation(allowed, trace.evaluation.impl)
 
     def repeat(self, value: Tensor) -> Tensor:
         """The batch again for every variant; of one sentence that costs no memory."""

@@ -254,7 +254,7 @@ class Judged:
 
     verdict: str
     reason: str = ""
-    allowed: tuple[Any, ...] = ()
+    allowed: tuple[object, ...] = ()
     """Of a refused field the values that are accepted."""
 
 
@@ -350,7 +350,7 @@ class Windows:
     def read(self, config: Json, said: Json) -> Fields:
         """The windows of Config."""
         size, n_layers = self.size(config), said["n_layers"]
-        types: Any = config.get("layer_types")
+        types = config.get("layer_types")
         if types is None:
             layers = range(min(n_layers, _MOST_LAYERS))
             types = [SLIDING if self.slides(config, layer) else FULL for layer in layers]
