@@ -12,7 +12,7 @@ from minibert.layers.config import FAMILIES as CHOICES
 from minibert.layers.rotary import Rotary
 from minibert.untrusted import Json
 
-_DEFAULTS = {each.name: each.default for each in fields(Config)}
+_DEFAULTS: Json = {each.name: each.default for each in fields(Config)}
 _DEFAULTS |= CHOICES_BY_DEFAULT | dict(CHOICES["minibert"].choices)
 _SIZES = ("vocab_size", "n_positions", "n_layers", "n_heads", "d_model")
 _OPTIONAL_SIZES = (
