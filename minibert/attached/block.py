@@ -198,7 +198,9 @@ class Run:
 
     def keep(self, tap: Tap, value: Tensor) -> None:
         """Note what stands at a tap."""
-        self.values[tap] = value = value.clone() if tap in self.block.written else value
+        if self.block.written and tap in self.block.written:
+            value = value.clone()
+        self.values[tap] = value
         if not value.is_inference():
             self.versions[tap] = value._version
 
@@ -434,6 +436,11 @@ class Frame:
     calls: list[tuple[int, str, Attends]] = field(default_factory=list)
     """When each attention in it was called, the pattern of its name, and the call."""
 
+    @property
+    def is_several(self) -> bool:
+        """True where a stack attended several times: it holds several blocks."""
+        return len({pattern for _, pattern, _ in self.calls}) < len(self.calls)
+
     def rows(self, value: Tensor | None) -> Tensor | None:
         """Some rows of a tensor that has as many as the stream."""
         stream = self.own.given
@@ -473,7 +480,9 @@ class Tape:
     @property
     def _listening(self) -> list[Frame]:
         """The modules that take notes: at the end of a model the last block."""
-        return self._frames or ([] if self.behind is None else [self.behind])
+        if self._frames:
+            return [one for one in self._frames if not one.is_several]
+        return [] if self.behind is None else [self.behind]
 
     def _forget(self) -> None:
         self._frames, self.behind = [], None
@@ -483,6 +492,9 @@ class Tape:
         self._tick += 1
         for frame in self._frames:
             frame.calls.append((self._tick, pattern, call))
+            if frame.is_several:
+                # What ran in it is not held until it ends.
+                frame.events.clear()
 
     def _begin(
         self, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any] | None = None
@@ -520,9 +532,8 @@ class Tape:
 
     def _close(self, frame: Frame, out: Tensor | None) -> None:
         """Look for the block that a numbered module is, where each stack attends once in it."""
-        patterns = [pattern for _, pattern, _ in frame.calls]
         inside = all(call.module is not frame.own.module for _, _, call in frame.calls)
-        if not patterns or not inside or len(set(patterns)) < len(patterns):
+        if not frame.calls or not inside or frame.is_several:
             return
         frame.own.end, frame.own.out, frame.own.wrote = self._tick, out, frame.rows(out)
         found = _Search(frame).block()
