@@ -98,8 +98,12 @@ class Block:
     repeated: frozenset[nn.Module]
     """Modules that a run calls several times."""
 
-    def taps(self, *, within_mlp: bool) -> Iterator[tuple[nn.Module, bool, list[Tap]]]:
-        """What a run keeps: the taps of each module and side."""
+    @cached_property
+    def taps(self) -> dict[bool, list[tuple[nn.Module, bool, list[Tap]]]]:
+        """The taps of each side of a module, without and with those in the MLP."""
+        return {within_mlp: self._taps(within_mlp) for within_mlp in (False, True)}
+
+    def _taps(self, within_mlp: bool) -> list[tuple[nn.Module, bool, list[Tap]]]:
         found: list[Place | None] = [*self.before]
         for each in self.places.values():
             found += [tap for name, tap in each.items() if within_mlp or name not in WITHIN_MLP]
@@ -108,8 +112,7 @@ class Block:
         for tap in dict.fromkeys(found):
             if isinstance(tap, Tap):
                 taps.setdefault((tap.module, tap.given), []).append(tap)
-        for (module, given), of_side in taps.items():
-            yield module, given, of_side
+        return [(module, given, of_side) for (module, given), of_side in taps.items()]
 
     @cached_property
     def before(self) -> tuple[Tap, ...]:
@@ -373,7 +376,7 @@ def listening(
 
     with ExitStack() as undo:
         for block in blocks:
-            for module, before, taps in block.taps(within_mlp=within_mlp):
+            for module, before, taps in block.taps[within_mlp]:
                 hook: Any = partial(given if before else out, block, taps)
                 add: Any = (
                     module.register_forward_pre_hook if before else module.register_forward_hook
@@ -553,7 +556,7 @@ def _run_of(block: Block, frame: Frame) -> Run:
     assert frame.own.given is not None
     run = Run(block, frame.own.given)
     events = [frame.own, *frame.events]
-    for module, given, taps in block.taps(within_mlp=True):
+    for module, given, taps in block.taps[True]:
         of_module = [one for one in events if one.module is module]
         of_module.sort(key=lambda one: one.start if given else one.end)
         for tap in taps:
