@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from minibert.attached.layout import Report, Stack
 from minibert.attached.listen import attention_interface, listening
@@ -102,20 +103,29 @@ class Attached:
         tokens, as attention_mask says. The first edited trace of a model runs it twice.
         `grad=True` lets gradients flow; else the pass runs under `torch.no_grad()`.
 
+        What runs the inputs again (`rerun`, `text`, and the first mlp_pre, mlp_gate or mlp_post
+        that is read) refuses tensors that were changed since.
+
         Raises TraceError where no attention goes through the interface, and EditError.
         """
         check_flag("grad", grad, TraceError)
         inputs, keywords, texts = self._encoded(inputs, keywords)
+        given = _Given(inputs, keywords)
+        inputs, keywords = given.inputs, given.keywords
         if edit and not self._known.ran:
+            given.check()
             self._run(inputs, keywords, Edits(), grad=False)
         edits = plan(edit, self._known, Sources(self.model))
         unchanged = Unchanged(self.model)
-        one = self._run(inputs, keywords, edits, grad=grad)
-        if not grad:
+        # An edit may have state, and dropout is random: another pass would have other numbers.
+        within_mlp = grad or bool(edits) or self.model.training or bool(given.extended)
+        one = self._run(inputs, keywords, edits, grad=grad, within_mlp=within_mlp)
+        if not within_mlp:
 
             @cache
             def whole() -> Pass:
                 unchanged.check()
+                given.check()
                 return self._run(inputs, keywords, edits, grad=False, within_mlp=True)
 
             for n, (_, call) in enumerate(one.calls):
@@ -123,9 +133,11 @@ class Attached:
 
         def again(edit: Mapping[Any, object]) -> AttachedTrace:
             unchanged.check()
+            given.check()
             return self.trace(*inputs, edit=edit, grad=grad, **keywords)
 
         def of_text(index: int) -> AttachedTrace:
+            given.check()
             return self.trace(edit=edit, grad=grad, **_of_sentence(one, inputs, keywords, index))
 
         return self._trace(one, again, texts, unchanged, edited=bool(edit), of_text=of_text)
@@ -186,7 +198,7 @@ class Attached:
         grad: bool,
         within_mlp: bool = False,
     ) -> Pass:
-        recording = Recording(self._known, edits, within_mlp=grad or within_mlp)
+        recording = Recording(self._known, edits, within_mlp=within_mlp)
         gradients = nullcontext() if grad else torch.no_grad()
         with recording.of(self.model, self._interface), gradients:
             self.model(*inputs, **keywords)
@@ -260,6 +272,40 @@ class Attached:
             for name, one in encoded.items()
         }
         return inputs[1:], {**moved, **keywords}, texts
+
+
+class _Given:
+    """What a pass was given, and whether another pass would be given the same."""
+
+    def __init__(self, inputs: Sequence[object], keywords: Mapping[str, object]) -> None:
+        self.inputs = tuple(map(_counted, inputs))
+        self.keywords = {name: _counted(one) for name, one in keywords.items()}
+        named = {f"input {n}": one for n, one in enumerate(self.inputs)} | self.keywords
+        self.extended = [name for name, one in named.items() if hasattr(one, "get_seq_length")]
+        """The caches, which a pass writes to."""
+        self._tensors = [
+            (name, leaf, leaf._version)
+            for name, one in named.items()
+            for leaf in tree_leaves(one)
+            if isinstance(leaf, Tensor) and not leaf.is_inference() and name not in self.extended
+        ]
+
+    def check(self) -> None:
+        """Raise TraceError where the inputs cannot be run again."""
+        for name in self.extended:
+            raise TraceError(
+                f"{name} is a cache, which each pass writes to, and this takes the same pass "
+                "twice. Call attached.trace(..., edit=...) with a cache as it was before the pass, "
+                "after one trace without edits."
+            )
+        for name, tensor, version in self._tensors:
+            if tensor._version != version:
+                raise TraceError(f"{name} was changed after the pass. Trace again.")
+
+
+def _counted(given: object) -> object:
+    """An input; a copy of a tensor of inference mode, which does not count its changes."""
+    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
 
 
 def _of_sentence(

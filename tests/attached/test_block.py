@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
+    DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPTNeoXConfig,
@@ -309,3 +310,31 @@ def _gating(layer: Any) -> Callable[..., Tensor]:
         return type(layer).forward(layer, x, **options).sin()
 
     return forward
+
+
+def test_what_is_read_later_is_of_the_same_pass() -> None:
+    model, tokens = llama(), ids()
+    attached = minibert.attach(model)
+    attached.trace(tokens)
+    expected = attached.trace(tokens, grad=True)[1].mlp_post
+    cache = DynamicCache(config=model.config)
+    attached.trace(tokens[:, :4], past_key_values=cache)
+    trace = attached.trace(tokens[:, 4:], past_key_values=cache)
+    assert (trace[1].mlp_post - expected[:, 4:]).abs().max() < 1e-5
+    assert cache.get_seq_length() == 7
+    with pytest.raises(TraceError, match="past_key_values is a cache"):
+        trace.rerun({("z", 1): zero})
+    with pytest.raises(TraceError, match="past_key_values is a cache"):
+        minibert.attach(model).trace(tokens, past_key_values=cache, edit={("z", 1): zero})
+    with torch.inference_mode():
+        untracked = tokens.clone()
+        trace = attached.trace(untracked)
+        untracked.fill_(5)
+        assert torch.equal(trace[1].mlp_post, expected)
+    trace = attached.trace(input_ids=tokens)
+    tokens[0, 0] = 5 if tokens[0, 0] != 5 else 6
+    for again in (lambda: trace[1].mlp_post, lambda: trace.rerun({}), lambda: trace.text(0)):
+        with pytest.raises(TraceError, match="input_ids was changed after the pass"):
+            again()
+    trace = attached.trace(tokens, edit={("mlp_out", 0): torch.rand_like})
+    assert torch.equal(model.model.layers[1].mlp.down_proj(trace[1].mlp_post), trace[1].mlp_out)
