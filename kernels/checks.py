@@ -235,7 +235,9 @@ def _check_numbers(given: dict[str, Any], dropout: float) -> None:
         given["scale"] = float(scale)
     if soft_cap is not None:
         if not _is_finite(soft_cap) or not soft_cap > 0:
-            raise AttentionError(f"soft_cap is {soft_cap!r:.80}; expected a number above 0.")
+            raise AttentionError(
+                f"soft_cap is {soft_cap!r:.80}; expected a finite number above 0, or None."
+            )
         given["soft_cap"] = float(soft_cap)
 
 

@@ -327,7 +327,10 @@ def set_weight(probs: Tensor, *, query: int | slice, key: int, weight: float) ->
     total = others.sum(-1, keepdim=True)
     alone = total == 0
     if isinstance(query, int) and weight < 1 and bool(alone.any()):
-        raise EditError(f"Key {key} cannot be set: the other weights of query {query} are 0.")
+        raise EditError(
+            f"The weight of key {key} cannot be set: all other weights of query {query} are 0, so "
+            "they cannot be scaled."
+        )
     scaled = others * ((1 - weight) / torch.where(alone, 1, total))
     scaled[..., key] = weight
     probs[..., query, :] = torch.where(alone, rows, scaled)

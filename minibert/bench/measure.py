@@ -134,7 +134,10 @@ class JudgedRun:
             looked |= sampled_gradients(problem, found)
         for name, (error, allowed) in looked.items():
             if not error <= allowed:
-                raise WrongError(f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}")
+                raise WrongError(
+                    f"wrong: error of {name} {error:.2e}, allowed {allowed:.2e}, in rows of this "
+                    "size"
+                )
         return looked
 
     def _check_later(self, found: Mapping[str, Tensor]) -> None:

@@ -228,5 +228,7 @@ def _rate(about: Json, keys: tuple[Share, ...]) -> float:
     given = [(name, about[name]) for name, _ in keys if about.get(name) is not None]
     name, rate = given[0] if given else keys[-1]
     if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
-        raise CheckpointError(f"config.json: {name} is {rate!r:.80}; expected a share below 1.")
+        raise CheckpointError(
+            f"config.json: {name} is {rate!r:.80}; expected a share from 0 to less than 1."
+        )
     return float(rate)

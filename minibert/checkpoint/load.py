@@ -411,7 +411,10 @@ def parameters(
 def _largest(stored: Tensor, what: str) -> float:
     """The largest absolute value. Raises CheckpointError where one is not a finite number."""
     if not stored.is_floating_point():
-        raise CheckpointError(f"{what} is {stored.dtype}; expected floats, not quantised numbers.")
+        raise CheckpointError(
+            f"{what} is {stored.dtype}; expected floating-point numbers: quantised checkpoints are "
+            "not read."
+        )
     if stored.is_meta or not stored.numel():
         return 0.0
     # One pass without a second tensor, through which NaN goes.
@@ -419,7 +422,10 @@ def _largest(stored: Tensor, what: str) -> float:
     if math.isfinite(low) and math.isfinite(high):
         return max(-low, high)
     bad = int((~stored.isfinite()).sum())
-    raise CheckpointError(f"{what} holds {bad} values that are NaN or infinite: it is damaged.")
+    raise CheckpointError(
+        f"{what} holds {bad} values that are NaN or infinite: it is damaged, or its training "
+        "diverged."
+    )
 
 
 def _check_fits(converted: Tensor, what: str) -> None:

@@ -353,7 +353,10 @@ class Gradients:
         if name == "embed":
             self._check_asked(0, "embed")
         if name not in self.found.kept:
-            raise AbsentError(f"gradient of {name}: trace without packed=True.")
+            raise AbsentError(
+                f"The gradient of {name} of packed sentences is one a sentence; trace without "
+                "packed=True to read it."
+            )
         check_computed(self.found.kept[name], f"gradient of {name}")
         return self.found.kept[name]
 
@@ -389,7 +392,10 @@ class Gradients:
     ) -> Tensor:
         """A gradient in one layer, its head axis still there, cut to the heads and rows."""
         if self.trace.allowed.packed is not None and "query" in QUANTITIES[name].axes:
-            raise TraceError(f"gradient of {name}: trace without packed=True.")
+            raise TraceError(
+                f"The gradient of {name} of packed sentences is one matrix a sentence; trace "
+                "without packed=True to read it."
+            )
         with torch.no_grad():
             with self.trace.as_made():
                 at = _AtLayer(self, self.trace.at(layer, heads, queries))

@@ -54,7 +54,7 @@ def check_keep(names: Collection[str], *, packed: bool = False) -> None:
 def check_grad(grad: bool, until: int | None, weights: Iterable[Tensor]) -> None:
     """Raise TraceError where a trace with gradients cannot be made."""
     if grad and until is not None:
-        raise TraceError(f"grad=True with until={until}: gradients need every layer; leave it out.")
+        raise TraceError(f"grad=True with until={until}: gradients need every layer; drop until.")
     if grad and torch.is_inference_mode_enabled():
         raise TraceError(
             "grad=True inside torch.inference_mode(): nothing can be differentiated there. Use "

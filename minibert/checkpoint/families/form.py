@@ -213,7 +213,7 @@ def end_ids(value: object, where: str) -> tuple[int, ...]:
     """
     ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
-        raise CheckpointError(f"{where}: eos_token_id is {value!r:.200}; expected an id or a list.")
+        raise CheckpointError(f"{where}: eos_token_id is {value!r:.200}; expected an id, or ids.")
     return tuple(ids)
 
 
