@@ -190,7 +190,7 @@ def _get(download: Callable[[], str], name: str, files: Mapping[str, _File], whe
     most = MOST_BYTES.get(Path(name).name)
     if most is not None and known.size is not None and known.size > most:
         raise CheckpointError(
-            f"{where}: {name} is {known.size} bytes long, above {most} bytes, so it was not fetched."
+            f"{where}: {name} is {known.size} bytes long, above {most}; it was not fetched."
         )
     with asking(f"{where}: {name}", most if known.size is None else known.size):
         path = Path(download())
