@@ -23,7 +23,7 @@ from torch.nn.utils import parametrize, prune
 
 import minibert
 from minibert.analysis import decompose
-from minibert.errors import CheckpointError, MinibertError, TraceError
+from minibert.errors import CheckpointError, EditError, MinibertError, TraceError
 from minibert.layers import linear as backends
 from minibert.layers.linear import Int8Linear, Linear, describe, held, held_by_name
 from minibert.model import Model
@@ -522,7 +522,7 @@ def test_an_int8_model_is_traced_and_edited_in_float32_and_is_not_trained(
     trace = model.trace("leaves fall in autumn")
     assert torch.equal(trace.logits, model("leaves fall in autumn"))
     assert "int8" in trace.backends["linear"]
-    for quantity in ("query", "z", "mlp_out", "head_out", "resid_post"):
+    for quantity in ("query", "z", "mlp_out", "resid_post"):
         value = getattr(trace[1], quantity)
         assert value.dtype == torch.float32
         edited = trace.rerun({(quantity, 1): lambda x: 2 * x + 0.1})
@@ -568,11 +568,14 @@ def test_heads_of_an_int8_model_are_not_said_to_add_up() -> None:
     torch.testing.assert_close(total, trace[-1].resid_post, atol=1e-4, rtol=1e-4)
     with pytest.raises(TraceError, match="int8"):
         decompose(trace)
+    with pytest.raises(EditError, match=r"head_out is not edited.*int8"):
+        trace.rerun({("head_out", 1): trace})
 
 
 @needs_int8
-def test_the_errors_of_int8_weights_are_reported_of_each_quantity() -> None:
-    folder = Path(minibert.__file__).parent / "embedded" / "tiny-bert"
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-gpt2", "tiny-llama"])
+def test_the_errors_of_int8_weights_are_reported_of_each_quantity(name: str) -> None:
+    folder = Path(minibert.__file__).parent / "embedded" / name
     quantities = verify(folder, longest=7, weights="int8")["quantities"]
     assert all(one["right"] for one in quantities)
     for one in quantities:

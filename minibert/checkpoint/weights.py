@@ -176,7 +176,8 @@ def to_checkpoint(config: Config, parameters: Mapping[str, Tensor]) -> dict[str,
         if ours not in table:
             raise CheckpointError(
                 f"{ours} has no place in a checkpoint of {config.model_type}: the model was "
-                "changed after it was loaded (folded, say). Save the one it was made from."
+                'changed after it was loaded (folded, say), or loaded with weights="int8". Save '
+                "the one it was made from."
             )
         source = table[ours]
         of_body = prefix and not ours.startswith("head.")

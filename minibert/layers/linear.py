@@ -407,8 +407,8 @@ def _zeros_for(linear: nn.Module, d_in: int) -> Float[Tensor, "1 d_in"]:
 
 
 def dtype_of(linear: nn.Module) -> torch.dtype:
-    """The number type of a linear layer's weight, or of what stands in its place."""
-    return next(held(linear)).dtype
+    """The number type in which a linear layer computes: its weight's, or that of a scale."""
+    return next(one.dtype for one in held(linear) if one.is_floating_point())
 
 
 def of_same_input(linears: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minibert.errors import EditError
 from minibert.layers.config import Config
 from minibert.layers.evaluation import EVERYTHING, read_by
 from minibert.layers.linear import (
+    Int8Linear,
     Linear,
     activate,
     counting,
@@ -230,7 +232,12 @@ class Attention(nn.Module):
         return self.output(self._merge(z), residual=residual)
 
     def sum_of_heads(self, head_out: PerHeadHidden) -> Hidden:
-        """attn_out from what each head adds: their sum + b_O."""
+        """attn_out from what each head adds: their sum + b_O. Raises EditError for int8 weights."""
+        if isinstance(self.output, Int8Linear):
+            raise EditError(
+                'head_out is not edited or differentiated with weights="int8": W_O reads a rounded '
+                "z, so heads do not add up to attn_out. Take z, or load the model without weights=."
+            )
         bias = self.b_O
         return head_out.sum(1) if bias is None else head_out.sum(1) + bias
 
