@@ -89,6 +89,9 @@ def attention(query, key, value, causal=False):
         query, key, value, is_causal=causal, enable_gqa=True
     )
 
+def fails(query, key, value, causal=False):
+    raise NotImplementedError
+
 def twice(query, key, value, causal=False):
     return attention(query * 2, key, value, causal)
 
@@ -112,11 +115,12 @@ def test_two_functions_and_a_file_of_shapes_give_a_table(tmp_path):
     kernel, shapes, rows = (tmp_path / name for name in ("k.py", "shapes.jsonl", "rows.jsonl"))
     kernel.write_text(GROUPED, encoding="utf-8")
     shapes.write_text(SHAPES, encoding="utf-8")
-    targets = [f"{kernel}:{name}" for name in ("attention", "twice", "by_eager")]
+    targets = [f"{kernel}:{name}" for name in ("attention", "twice", "fails", "by_eager")]
     options = ("--quick", "--rounds", "1", "--baseline", "eager", "--output", str(rows))
     result = run("bench", *targets, "--workload", str(shapes), *options)
-    # One of them is wrong: it is not timed, and the command says so.
+    # Two of them are wrong: they are not timed, and the command says so.
     assert result.exit_code == 1, result.output
+    assert re.search(r"k\.py:fails raised NotImplementedError", result.stderr)
     assert re.search(r"^k\.py:twice  WRONG", result.stdout, re.M)
     told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     assert len(told) == 3 * 2 * 3  # shapes, cold and warm, contenders
@@ -166,6 +170,7 @@ FULL = '"batch": 1, "heads": 4, "keys": 9, "d_head": 8'
         ('{"batch": 1', r"shapes.jsonl:1 is not JSON"),
         ('{"batch": 1, "heads": 2, "keys": 8}', "shapes.jsonl:1 does not say d_head"),
         (f'{{{FULL}, "haeds": 2}}', "'haeds' is not a field .did you mean 'heads'"),
+        (f'{{{FULL}, "batch_size": 2}}', "says batch twice"),
         (f'{{{FULL}, "kv_heads": 3}}', "4 heads cannot share 3 key heads"),
         (f'{{{FULL}, "queries": 10, "causal": true}}', "10 queries and 9 keys in causal order"),
         (f'{{{FULL}, "queries": 0}}', "queries is 0; expected a whole number of at least 1"),

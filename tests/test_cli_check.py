@@ -177,6 +177,8 @@ def test_the_functions_of_a_folder_that_look_like_attention_are_listed_and_not_r
         encoding="utf-8",
     )
     (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
+    (tmp_path / "deep.py").write_text("x = " + "-" * 200_000 + "1", encoding="utf-8")
+    (tmp_path / "endless.py").symlink_to("/dev/zero")
     told = json.loads(run("check", str(tmp_path), "--json").stdout)["functions"]
     assert {one["target"].rpartition(":")[2]: one["signature"] for one in told} == {
         "plain": "plain",

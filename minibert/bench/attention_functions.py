@@ -5,12 +5,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from minibert.bench.signatures import KNOWN, guessed_by, named_vectors
 from minibert.errors import MinibertError
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LEFT_OUT = {".git", ".venv", "venv", "build", "dist", "node_modules", "site-packages"}
+# Larger ones are data, or made by a program.
+_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ def functions_in(folder: Path) -> list[FoundFunction]:
     the conventions say nothing, as the gates of linear attention or the gradient of z.
     Raises MinibertError for a folder without one.
     """
-    files = sorted(one for one in folder.rglob("*.py") if not _LEFT_OUT & {*one.parts})
+    names = (one for one in folder.rglob("*.py") if not _LEFT_OUT & {*one.parts})
+    files = sorted(one for one in names if _is_source(one))
     found = [one for path in files for one in _functions_of(path)]
     if not found:
         raise MinibertError(
@@ -40,13 +44,24 @@ def functions_in(folder: Path) -> list[FoundFunction]:
     return found
 
 
+def _is_source(path: Path) -> bool:
+    """Whether it is a plain file of usual size, with a name that a terminal shows as it is."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    plain = S_ISREG(status.st_mode) and str(path).isprintable()
+    return plain and status.st_size <= _LARGEST and path.name.isprintable()
+
+
 def _functions_of(path: Path) -> Iterator[FoundFunction]:
     try:
         with warnings.catch_warnings():
             # Of somebody else's strings.
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        # MemoryError: Python's parser for expressions that are nested too deeply.
         return
     for one in tree.body:
         if not isinstance(one, ast.ClassDef | _Function):

@@ -67,7 +67,7 @@ def workloads_of(
     yaml = path.suffix in (".yml", ".yaml")
     found: list[Workload] = []
     for place, line in _lines(path, text, yaml):
-        said = _translated(_of_trace(place, line) if "definition" in line else line)
+        said = _translated(place, _of_trace(place, line) if "definition" in line else line)
         if yaml:
             said = {name: one for name, one in said.items() if name in FIELDS}
             if not said.keys() & {*_NEEDED}:
@@ -77,7 +77,8 @@ def workloads_of(
         found += dict.fromkeys(calls)
     if not found:
         raise MinibertError(
-            f"{path} has no shapes; expected a JSON object on each line, with {', '.join(_NEEDED)}."
+            f"{path} has no shapes; expected a JSON object on each line"
+            f"{' of a list, - {...}' if yaml else ''}, with {', '.join(_NEEDED)}."
         )
     return found
 
@@ -115,8 +116,15 @@ def _parsed(place: str, text: str) -> object:
         raise MinibertError(f"{place} is not JSON: {error}.") from error
 
 
-def _translated(line: Json) -> Json:
-    return {_OWN.get(name, name): one for name, one in line.items()}
+def _translated(place: str, line: Json) -> Json:
+    """The line with the names of the fields. Raises MinibertError where two say one field."""
+    said: Json = {}
+    for name, one in line.items():
+        own = _OWN.get(name, name)
+        if own in said:
+            raise MinibertError(f"{place} says {own} twice, by two of its names; leave one out.")
+        said[own] = one
+    return said
 
 
 def _of_trace(place: str, line: Json) -> Json:

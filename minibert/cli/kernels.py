@@ -5,6 +5,7 @@ torch is imported only when a command runs.
 
 import math
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -207,7 +208,7 @@ def _list(folder: Path, as_json: bool) -> None:
         found = functions_in(folder)
     if as_json:
         return say_json({"functions": [asdict(one) for one in found]})
-    table = [(one.signature, f"minibert check {one.target}") for one in found]
+    table = [(one.signature, f"minibert check {shlex.quote(one.target)}") for one in found]
     say(*Terminal.of(sys.stdout).table(("called as", "command"), table, "<<"))
 
 
@@ -488,7 +489,12 @@ def bench(targets: list[str], *, asked: Asked, timed: Timed) -> None:
 
 
 def _is_right(user: "JudgedFunction", asked: Asked, works: list["Workload"]) -> bool:
-    return all(_checked(user, asked, work, timed=True).ok for work in _kinds(works))
+    try:
+        return all(_checked(user, asked, work, timed=True).ok for work in _kinds(works))
+    except MinibertError as error:
+        # The others are timed without it.
+        note("error", str(error))
+        return False
 
 
 def _kinds(works: list["Workload"]) -> list["Workload | None"]:
