@@ -97,5 +97,5 @@ def test_a_revision_is_a_name_that_leads_nowhere():
     for name in ("main", "v1.0", "refs/pr/3", "a" * 40):
         assert check_revision(name) == name
     for wrong in ("..", "a/../b", "/a", "", "\x1b", None):
-        with pytest.raises(CheckpointError, match="branch or tag"):
+        with pytest.raises(CheckpointError, match="a branch, a tag"):
             check_revision(wrong)

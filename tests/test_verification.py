@@ -98,8 +98,8 @@ def broken(
 ) -> None:
     """Put the mistake into what verify loads of ours in these types."""
 
-    def loaded(folder: Path, dtype: torch.dtype) -> Model:
-        model = load(folder, dtype=dtype)
+    def loaded(folder: Path, dtype: torch.dtype, **options: Any) -> Model:
+        model = load(folder, dtype=dtype, **options)
         model.unpack()
         if dtype in dtypes:
             mistake(model.get_submodule(place))

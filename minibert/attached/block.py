@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -385,6 +385,7 @@ def listening(
         yield
 
 
+@runtime_checkable
 class Attends(Protocol):
     """A call of an attention."""
 

@@ -81,7 +81,7 @@ def test_fields_of_json_lines_and_columns_of_parquet_are_texts_words_and_pairs(t
     assert [d.text for d in table] == columns["text"][1:]
     assert table.bytes_read == table.n_bytes == (tmp_path / "a.parquet").stat().st_size
     words = read_documents(tmp_path / "a.parquet", field="words")
-    with pytest.raises(SurveyError, match=r"a.parquet, row 1000: 'words' holds NoneType"):
+    with pytest.raises(SurveyError, match=r"a.parquet, row 1000: 'words' is NoneType"):
         assert [d.words for d in words] == [("a", "b")] * 999
     given = {"field": "words", "pair_field": "words"}
     assert next(read_documents(tmp_path / "a.parquet", **given)).pair == ("a", "b")
