@@ -109,7 +109,21 @@ class _View(Tensor):
     """A view of a weight, of which the same holds."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    data = Weight.data
+
+    @property
+    def data(self) -> Tensor:
+        """The numbers, in the memory of the weight."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        """CheckpointError: other memory would not be the weight's. In-place operators give self."""
+        if not self.is_set_to(values):
+            raise CheckpointError(
+                "This tensor is a view of a weight, and assigning its .data would not reach the "
+                "model. Write into it: .data[:] = values."
+            )
+        _count_write(self)
 
 
 def counting(view: object) -> object:

@@ -416,6 +416,37 @@ class Shown(Weight):
         return made
 
     @property
+    def data(self) -> Tensor:
+        """The numbers, in the memory of `whole`."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        """Move `whole` to new memory with a copy of the values; what was `data` stays as it was.
+
+        Raises CheckpointError for values of another shape, dtype or device, and where the model
+        was moved or its weight replaced since this leaf was read.
+        """
+        whole = self.whole
+        if self.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+            raise CheckpointError(
+                "This weight was read before the model was moved or its weight was replaced, so "
+                "it is not the model's any more. Read it from the model again, then assign .data."
+            )
+        wanted, got = ((tuple(t.shape), t.dtype, t.device) for t in (self, values))
+        if got != wanted:
+            raise CheckpointError(
+                "The .data of this weight was assigned {} in {} on {}; expected {} in {} on {}, "
+                "which model.to changes.".format(*got, *wanted)
+            )
+        with torch.inference_mode(False):
+            memory = whole.detach().clone()
+            start = self.storage_offset() - whole.storage_offset()
+            laid = memory.as_strided(self.shape, self.stride(), start).copy_(values.detach())
+            whole.data = memory
+            Tensor.data.__set__(self, laid)  # type: ignore[attr-defined]
+
+    @property
     def grad(self) -> Tensor | None:
         """The gradient of `whole` in this shape, in the same memory."""
         whole = self.whole

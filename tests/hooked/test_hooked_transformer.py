@@ -389,6 +389,38 @@ def test_weights_are_leaves_that_optimizers_and_copies_of_the_model_take() -> No
     assert not base.requires_grad
 
 
+def test_data_that_is_assigned_to_a_weight_reaches_the_model() -> None:
+    assigned, written = (
+        HookedTransformer.from_pretrained_no_processing("tiny-gpt2") for _ in range(2)
+    )
+    before = assigned(TEXT)
+    weight, values = assigned.blocks[1].attn.W_O, torch.randn(assigned.blocks[1].attn.W_O.shape)
+    kept = weight.data
+    weight.data = values
+    written.blocks[1].attn.W_O.data[:] = values
+    assert assigned.blocks[1].attn.W_O is weight
+    assert torch.equal(assigned(TEXT), written(TEXT))
+    assigned(TEXT, return_type="loss").backward()
+    base = assigned.model.body.layers[1].attention.output.weight
+    assert torch.equal(weight.grad.flatten(0, 1).mT, base.grad)
+    weight.data *= 2
+    written.blocks[1].attn.W_O.data *= 2
+    assert torch.equal(assigned(TEXT), written(TEXT))
+    # The memory that was there before is as it was.
+    weight.data = kept
+    assert torch.equal(assigned(TEXT), before)
+    own_view = assigned.model.body.layers[1].attention.W_O
+    own_view.data *= 2
+    assert torch.equal(assigned.W_O[1], own_view)
+    with pytest.raises(CheckpointError, match="a view of a weight"):
+        own_view.data = values
+    with pytest.raises(CheckpointError, match=r"expected \(.*\) in torch.float32"):
+        weight.data = values.double()
+    assigned.double()
+    with pytest.raises(CheckpointError, match="Read it from the model again"):
+        weight.data = values
+
+
 def test_copies_keep_hooks_and_settings() -> None:
     model = HookedTransformer(
         {"n_layers": 1, "d_model": 8, "n_ctx": 5, "d_head": 4, "d_vocab": 7, "act_fn": "relu"}
