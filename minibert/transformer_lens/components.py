@@ -341,6 +341,14 @@ def _by_head(name: str) -> Read:
     return read
 
 
+def shared_by_heads(part: Any, name: str) -> Tensor | None:
+    """A weight of a part as (kv_head, ...), to be written, where several heads share each."""
+    if name not in ("W_K", "W_V", "b_K", "b_V") or part.of.attention.group == 1:
+        return None
+    found: Tensor | None = getattr(part.of.attention, name)
+    return None if isinstance(found, ReadOnly) else found
+
+
 def _or_zeros(bias: str, weight: str) -> Read:
     """The bias, by where it is; zeros where there is none, as in TransformerLens."""
 

@@ -32,6 +32,7 @@ from minibert.transformer_lens.components import (
     build_tree,
     folded_norms,
     processed,
+    shared_by_heads,
     stacked,
     steps_of,
 )
@@ -381,9 +382,10 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
         """Write weights of TransformerLens' names and shapes into the model.
 
         Masks and tables of a rotation, which such files have too, are passed over; IGNORE is what
-        stands at masked scores. Raises CheckpointError, before anything is written, for a shape
-        that does not fit, a weight that heads share, and with `strict` for names that are missing
-        or not known.
+        stands at masked scores. Weights that several heads share, or words and logits, are taken
+        where they are equal, and those that the model does not have where they are zeros. Raises
+        CheckpointError, before anything is written, for others, for a shape that does not fit, and
+        with `strict` for names that are missing or not known.
         """
         own = dict(self._named_weights(""))
         given = {
@@ -395,18 +397,53 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
                 f"load_state_dict: missing {', '.join(missing[:6]) or 'nothing'}; not weights of "
                 f"this model: {', '.join(unknown[:6]) or 'none'}."
             )
-        fitting = [(name, own[name], value) for name, value in given.items() if name in own]
-        for name, weight, value in fitting:
-            if weight.shape != value.shape or isinstance(weight, ReadOnly):
+        writes = [
+            write
+            for name, value in given.items()
+            if name in own
+            for write in self._writes(name, own[name], value)
+        ]
+        pair = "embed.W_E", "unembed.W_U"
+        if all(name in given for name in pair) and len({own[n].data_ptr() for n in pair}) == 1:
+            words, logits = (given[name] for name in pair)
+            if not torch.equal(words.mT, logits):
                 raise CheckpointError(
-                    f"load_state_dict: {name} has shape {tuple(value.shape)}; expected "
-                    f"{tuple(weight.shape)}, a weight of its own."
+                    "load_state_dict: embed.W_E and unembed.W_U are one weight in this model; "
+                    "expected W_U equal to W_E transposed. A model that was loaded with "
+                    "from_pretrained(name, center_unembed=True) has two."
                 )
-        for _, weight, value in fitting:
+        for weight, value in writes:
             weight.copy_(value)
         for place, point in self.hook_dict.items():
             name = place.replace("hook_attn_scores", "IGNORE")
             point.ignored = float(state_dict.get(name, point.ignored))
+
+    def _writes(self, name: str, weight: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The weight that a value of a state dictionary goes into, if any, and the numbers."""
+        if weight.shape != value.shape:
+            raise CheckpointError(
+                f"load_state_dict: {name} has shape {tuple(value.shape)}; expected "
+                f"{tuple(weight.shape)}."
+            )
+        if not isinstance(weight, ReadOnly):
+            yield weight, value
+            return
+        place, _, short = name.rpartition(".")
+        shared = shared_by_heads(self.get_submodule(place), short)
+        if shared is not None:
+            group = len(value) // len(shared)
+            each = value[::group]
+            if not torch.equal(each.repeat_interleave(group, 0), value):
+                raise CheckpointError(
+                    f"load_state_dict: {name} differs between heads that share it; expected the "
+                    f"same numbers for each {group} heads in a row."
+                )
+            yield shared, each
+        elif not torch.equal(value.to(weight), weight):
+            raise CheckpointError(
+                f"load_state_dict: {name} is {weight.what}, which cannot be written; expected "
+                f"{'the numbers that it has' if weight.any() else 'zeros'}."
+            )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HookedTransformer":
         self.model._apply(fn, recurse)

@@ -421,6 +421,40 @@ def test_data_that_is_assigned_to_a_weight_reaches_the_model() -> None:
         weight.data = values
 
 
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama"])
+@pytest.mark.parametrize("load", ["from_pretrained", "from_pretrained_no_processing"])
+@torch.no_grad()
+def test_a_state_dictionary_loads_into_a_copy(name: str, load: str) -> None:
+    model = getattr(HookedTransformer, load)(name)
+    copy, wanted = deepcopy(model), model(TEXT)
+    model.load_state_dict(model.state_dict())
+    assert torch.equal(model(TEXT), wanted)
+    for parameter in copy.parameters():
+        parameter.mul_(0.5)
+    assert not torch.equal(copy(TEXT), wanted)
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(copy(TEXT), wanted)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "message"),
+    [
+        ("tiny-gpt2", "unembed.b_U", "does not have, which cannot be written; expected zeros"),
+        ("tiny-gpt2", "embed.W_E", "are one weight in this model"),
+        ("tiny-llama", "blocks.0.attn.W_K", "same numbers for each 2 heads in a row"),
+    ],
+)
+def test_a_state_dictionary_that_the_model_cannot_hold_is_refused(
+    model: str, name: str, message: str
+) -> None:
+    made = HookedTransformer.from_pretrained_no_processing(model)
+    given = {each: value.clone() for each, value in made.state_dict().items()}
+    changed = given | {name: torch.arange(given[name].numel() * 1.0).view(given[name].shape)}
+    with pytest.raises(CheckpointError, match=message):
+        made.load_state_dict(changed)
+    assert all(torch.equal(value, given[each]) for each, value in made.state_dict().items())
+
+
 def test_copies_keep_hooks_and_settings() -> None:
     model = HookedTransformer(
         {"n_layers": 1, "d_model": 8, "n_ctx": 5, "d_head": 4, "d_vocab": 7, "act_fn": "relu"}
