@@ -31,6 +31,11 @@ from minibert.trace.layer_view import AbsentError
 
 #: Why nothing of a block is read where the first run had none.
 NO_BLOCK = "no numbered module, such as layers.3, was found around this attention in the first run"
+#: Why nothing is read where the first run did not show what a module adds.
+LOST = (
+    "what a module adds was lost in rounding in the first run, so that it was not found: attach "
+    "the model again and trace another text first"
+)
 #: The quantities of a block, in the order of the data.
 OF_BLOCK = (
     "resid_pre", "attn_out", "resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out",
@@ -282,7 +287,8 @@ class Run:
                 return (
                     f"the parts of {type(self.block.module).__name__} do not add up to the stream "
                     "in this run, as they did in the first one (dropout does that: call "
-                    "hf_model.eval())"
+                    "hf_model.eval(). Or the first run was unusual, as one of zeros is: attach the "
+                    "model again and trace another text first)"
                 )
             waiting = []
         return ""
@@ -604,6 +610,8 @@ class _Search:
         own, name = self.own, self.frame.name
         if own.read is None or own.wrote is None or own.read.shape != own.wrote.shape:
             return f"what enters and what leaves {name} do not have one shape"
+        if adds_up(own.wrote, own.read):
+            return LOST
         for scaled in (False, True):
             steps = self.steps(own.read, 0, scaled=scaled)
             if steps is not None:
@@ -616,8 +624,15 @@ class _Search:
             attends[id(call.module)] = next(later, -1)
         if -1 in attends.values() or len(set(attends.values())) < len(attends):
             return f"what each attention of {name} adds to the stream was not found"
-        places = {of: self.places(steps, at, attends.values()) for of, at in attends.items()}
         enters = self.tap(own, given=True)
+        unsure = self.unsure(steps, enters)
+        places = {
+            of: {
+                name: LOST if place in unsure else place
+                for name, place in self.places(steps, at, attends.values()).items()
+            }
+            for of, at in attends.items()
+        }
         written = frozenset(tap for where, tap in self.taps.items() if _is_written(*where[:2]))
         calls = Counter(one.module for one in (own, *self.events))
         repeated = frozenset(module for module, count in calls.items() if count > 1)
@@ -639,7 +654,7 @@ class _Search:
                 return [self.step(group, factor, leaves, leaves)]
             for reader in self.readers:
                 assert reader.read is not None
-                if reader.start < write.end:
+                if reader.start < write.end or self.attends_between(write.end, reader.start):
                     continue
                 factor = factor_of(stream, _of(write), reader.read, scaled=scaled)
                 if factor is None:
@@ -664,6 +679,38 @@ class _Search:
                 return [self.step(one, 1.0, None, None), self.step(other, 1.0, leaves, leaves)]
         return None
 
+    def attends_between(self, end: int, start: int) -> bool:
+        """True where an attention ran between; what is lost in rounding there adds up anywhere."""
+        return any(end < tick < start for tick, _, _ in self.frame.calls)
+
+    def unsure(self, steps: Sequence[Step], before: Tap) -> set[Place]:
+        """The streams inside the block to which nothing was added that this run shows."""
+        rows = {
+            tap: event.read if given else event.wrote
+            for (event, given, _), tap in self.taps.items()
+        }
+        found: set[Place] = set()
+        for step in steps[:-1]:
+            if step.total is None or step.stream is None:
+                continue
+            stream, total = rows[before], rows[step.total]
+            assert stream is not None
+            assert total is not None
+            if adds_up(total, stream):
+                found.add(step.stream)
+            before = step.stream
+        return found
+
+    def lost(self, steps: Sequence[Step]) -> bool:
+        """True where a module with matrices wrote to no sum after the last step that was found."""
+        return any(
+            event.end > steps[-1].end
+            and max(event.weights, default=0) >= 2
+            and not torch.equal(_of(event), _of(self.own))
+            for group in self.writers
+            for event in group
+        )
+
     def step(
         self, group: Sequence[Event], factor: float, total: Tap | None, stream: Tap | None
     ) -> Step:
@@ -683,6 +730,9 @@ class _Search:
         others = sorted(set(range(len(steps))) - set(attends))
         why = "the block has no MLP" if not others else "several modules add to the stream here"
         found |= dict.fromkeys(("mlp_gate", "mlp_pre", "mlp_post", "mlp_out"), why)
+        if self.lost(steps):
+            lost = ("resid_mid", "mlp_gate", "mlp_pre", "mlp_post", "mlp_out")
+            return found | dict.fromkeys(lost, LOST)
         if others:
             found["resid_mid"] = "no MLP follows this attention"
         else:

@@ -338,3 +338,36 @@ def test_what_is_read_later_is_of_the_same_pass() -> None:
             again()
     trace = attached.trace(tokens, edit={("mlp_out", 0): torch.rand_like})
     assert torch.equal(model.model.layers[1].mlp.down_proj(trace[1].mlp_post), trace[1].mlp_out)
+
+
+@pytest.mark.parametrize("name", ["mlp_out", "attn_out"])
+@pytest.mark.parametrize("family", ["llama", "granite", "neox", "bert"])
+def test_what_the_first_run_did_not_show_is_refused_or_right(family: str, name: str) -> None:
+    where = FAMILIES[family]
+    model = where.build().double()
+    attached = minibert.attach(model)
+    with hooked(model, where, name, torch.zeros_like):
+        attached.trace(ids())
+    lost = {*where.at} - {"attn_out"} if name == "mlp_out" else {"resid_mid"}
+    if (family, name) == ("bert", "mlp_out"):
+        # The norm of that sum reads it all the same.
+        lost = set()
+    for edited in ("resid_pre", *where.at, "resid_post"):
+        edit = {(edited, LAYER): torch.sin}
+        if edited in lost:
+            with pytest.raises(EditError, match="lost in rounding in the first run"):
+                attached.trace(ids(), edit=edit)
+            continue
+        with torch.no_grad(), hooked(model, where, edited, torch.sin):
+            expected = numbers(model(ids()))
+        found = numbers(attached.trace(ids(), edit=edit).output)
+        assert (found - expected).abs().max() < 1e-11, edited
+
+
+def test_a_block_without_an_mlp_is_read() -> None:
+    model = llama()
+    model.model.layers[1].mlp = nn.Threshold(torch.inf, 0.0)
+    trace = minibert.attach(model).trace(ids())
+    assert torch.equal(trace[1].resid_mid, trace[1].resid_post)
+    with pytest.raises(TraceError, match="the block has no MLP"):
+        trace[1].mlp_out  # noqa: B018
