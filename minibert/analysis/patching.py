@@ -284,7 +284,7 @@ def _swept(
 ) -> list[Float[Tensor, " edit"]]:
     """The metric of every sentence after each of its own edits.
 
-    A sentence is alone in its passes, without padding: their batch is made of edits.
+    A sentence is alone in its passes: their batch is made of edits.
     """
     check_callable(metric, "metric", EditError)
     check_unedited(trace, attached=True)
@@ -306,7 +306,7 @@ def _unedited(metric: Metric, trace: Traced, positions: Positions) -> Float[Tens
     """The metric of every sentence without an edit."""
     if isinstance(trace, Trace):
         return numbers_of(metric, trace, positions)
-    # Some models count the positions of padding, too, so that a sentence alone has others.
+    # The edited passes are those of a sentence alone, which rounds otherwise.
     texts = [(of_sentence(metric, n), trace.text(n)) for n in range(len(real_tokens(trace)))]
     return torch.cat([numbers_of(own, text, positions) for own, text in texts])
 

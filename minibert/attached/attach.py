@@ -311,8 +311,8 @@ def _counted(given: object) -> object:
 def _of_sentence(
     one: Pass, inputs: Sequence[object], keywords: Mapping[str, object], index: int
 ) -> dict[str, object]:
-    """The keywords of one sentence of a pass, without padding."""
-    ids, masks = one.ids.get("input_ids"), one.token_masks
+    """The keywords of one sentence of a pass; padding stays, which some models count."""
+    ids = one.ids.get("input_ids")
     tensors = {name: each for name, each in keywords.items() if isinstance(each, Tensor)}
     others = [name for name, each in tensors.items() if ids is None or each.shape != ids.shape]
     if ids is None or others or len(inputs) > 1:
@@ -320,12 +320,9 @@ def _of_sentence(
             f"This pass was given more than texts ({', '.join(others) or 'no input_ids'}), and "
             "what runs its sentences one by one needs input_ids, and tensors of their shape."
         )
-    real = slice(None) if "attention_mask" not in masks else masks["attention_mask"][index]
-    rows = {name: each[index : index + 1, real] for name, each in tensors.items()}
-    rows.pop("attention_mask", None)
-    return {**keywords, **rows, "input_ids": ids[index : index + 1, real]} | (
-        {"attention_mask": None} if "attention_mask" in keywords else {}
-    )
+    row = slice(index, index + 1)
+    rows = {name: each[row] for name, each in tensors.items()}
+    return {**keywords, **rows, "input_ids": ids[row]}
 
 
 def _is_text(given: Any) -> bool:

@@ -480,13 +480,15 @@ class AttachedTrace:
         return self.model
 
     def text(self, index: int) -> "AttachedTrace":
-        """The trace of one sentence of the batch, without padding or neighbours: it runs again.
+        """The trace of one sentence of the batch, without its neighbours: it runs again.
+
+        Padding stays where it was: some models count it, and have other positions without.
 
         Raises TraceError for a recorded pass, and for inputs that are more than texts.
         """
-        places = self.places
-        index = check_index("text", index, len(places.at))
-        if len(places.at) == 1 and len(places.at[0]) == self.only().calls[0][1].query.shape[2]:
+        n_texts = len(self.places.at)
+        index = check_index("text", index, n_texts)
+        if n_texts == 1:
             return self
         if self._of_text is None:
             raise TraceError("A recorded pass has no texts to run; call attached.trace(...).")

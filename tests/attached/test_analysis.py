@@ -1,10 +1,12 @@
 """Analyses of attached traces give what they give of the same weights loaded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import minibert
 from minibert import TraceError
@@ -22,7 +24,7 @@ from minibert.analysis import (
 from minibert.analysis.lens import POINTS
 from minibert.errors import EditError
 from minibert.text.tokens import Tokens
-from minibert.trace.edit import zero
+from minibert.trace.edit import hide, zero
 from tests.attached.live_models import bart, bert, bert_mlm, gpt2, ids, llama
 from tests.attached.test_block import gemma2, granite, neox, t5
 
@@ -133,11 +135,9 @@ def test_patching_is_that_of_the_same_weights_loaded(build: Callable[[], Any]) -
     # Padding in front, which a loaded model does not have.
     left = torch.stack([ids()[0], ids()[1].roll(3)])
     mask = torch.arange(7) >= torch.tensor([[0], [3]])
+    options = {"attention_mask": mask.long(), "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
     traces = [
-        (
-            attached.trace(left, attention_mask=mask.long()),
-            attached.trace(left.flip(0), attention_mask=mask.long()),
-        ),
+        (attached.trace(left, **options), attached.trace(left.flip(0), **options)),
         tuple(
             model.trace(Tokens.from_ids(torch.stack([one[0], one[1].roll(-3)]), mask=MASK))
             for one in (left, left.flip(0))
@@ -161,6 +161,39 @@ def test_patching_is_that_of_the_same_weights_loaded(build: Callable[[], Any]) -
         assert (
             found.values - found.clean[:, None][(...,) + (None,) * (found.values.dim() - 3)]
         ).abs().max() > 1e-2
+
+
+def test_the_passes_of_an_analysis_have_the_positions_of_the_trace() -> None:
+    """Padding in front is counted by GPT-2."""
+    attached = minibert.attach(gpt2().double())
+    mask = (torch.arange(7) >= torch.tensor([[0], [3]])).long()
+    trace = attached.trace(input_ids=ids(), attention_mask=mask)
+    ablated = ablate_heads(trace, METRIC)
+    blocked = attention_knockout(trace, {"start": (-1, 0)}, METRIC)
+    for found, edit in (
+        (ablated.clean, {}),
+        (ablated.values[1, :, 2], {("z", 1, 2): zero}),
+        (blocked.values[1, :, 0], {("scores", 1): hide(0, positions=-1)}),
+    ):
+        logits = trace.rerun(edit).logits[:, -1]
+        expected = logits[range(2), [5, 11]] - logits[range(2), [7, 2]]
+        assert (found - expected).abs().max() < 1e-11
+
+
+def test_a_source_may_have_other_padding() -> None:
+    attached = minibert.attach(llama().double())
+    mask = (torch.arange(7) >= torch.tensor([[0], [3]])).long()
+    trace = attached.trace(input_ids=ids(), attention_mask=mask)
+    wider = [nn.functional.pad(one, (2, 1)) for one in (ids().flip(0), mask)]
+    sources = (
+        attached.trace(input_ids=ids().flip(0), attention_mask=mask),
+        attached.trace(input_ids=wider[0], attention_mask=wider[1]),
+    )
+    for patch in (partial(patch_heads, name="z"), partial(patch_positions, aligned={"end": -1})):
+        one, other = (patch(trace, source, METRIC) for source in sources)
+        # transformers rotates in float32.
+        assert (one.values - other.values).abs().max() < 1e-4
+        assert (one.values - one.clean[:, None]).abs().max() > 1e-2
 
 
 def test_what_needs_a_loaded_model_says_so() -> None:
