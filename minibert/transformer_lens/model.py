@@ -276,6 +276,7 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
         start, stop = self._place(start_at_layer, 0), self._place(stop_at_layer, self.cfg.n_layers)
         model, points, given = self.model, self.hook_dict, input
         if start_at_layer is not None:
+            self._check_stream(input)
             given = torch.zeros(input.shape[:2], dtype=torch.long) if tokens is None else tokens
         inputs = self._inputs(given, prepend_bos, attention_mask)
         evaluation = Evaluation(model.allowed(inputs.ids, inputs.mask), model.impl)
@@ -303,6 +304,18 @@ class HookedTransformer(Circuits, WithWeights, WithTokens):
                 f"start_at_layer or stop_at_layer is {layer}: there are {count} layers."
             )
         return place
+
+    def _check_stream(self, given: Any) -> None:
+        got, fits = type(given).__name__, False
+        if isinstance(given, Tensor):
+            got = f"{tuple(given.shape)} of {given.dtype}"
+            fits = given.is_floating_point() and given.shape[2:] == (self.cfg.d_model,)
+        if not fits:
+            raise TraceError(
+                "With start_at_layer the input is the stream before that layer, (batch, position, "
+                f"d_model = {self.cfg.d_model}) of floats; got {got}. For tokens leave "
+                "start_at_layer out."
+            )
 
     def evaluation(self, hidden: Tensor) -> Evaluation:
         """What a pass over a stream of (batch, position, d_model) without padding may see."""
