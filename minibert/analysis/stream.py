@@ -137,9 +137,10 @@ class FrozenNorm:
         for weight, centres in product(weights, (False, True)):
             found = cls(weight, bias, size[:1], centres)
             scaled = found.scaled(wide(read))
-            divided_by = scaled.square().sum(-1, keepdim=True) / (scaled * target).sum(
-                -1, keepdim=True
-            )
+            squares = scaled.square().sum(-1, keepdim=True)
+            along = (scaled * target).sum(-1, keepdim=True)
+            # A row of zeros, as padding has them, is 0 whatever divides it.
+            divided_by = torch.where(squares > 0, squares / along, 1)
             # transformers computes some in float32, whatever the model is.
             if (scaled / divided_by - target).abs().max() <= max(error, 1e-5 * target.abs().max()):
                 return cls(weight, bias, divided_by, centres)

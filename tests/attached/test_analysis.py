@@ -26,7 +26,7 @@ from minibert.errors import EditError
 from minibert.text.tokens import Tokens
 from minibert.trace.edit import hide, zero
 from tests.attached.live_models import bart, bert, bert_mlm, gpt2, ids, llama
-from tests.attached.test_block import gemma2, granite, neox, t5
+from tests.attached.test_block import gemma2, gemma3, granite, neox, olmo2, t5
 
 MASK = torch.arange(7) < torch.tensor([[7], [4]])
 PADDED = {"input_ids": ids(), "attention_mask": MASK.long()}
@@ -115,6 +115,21 @@ def test_a_logit_is_the_sum_that_it_is_of_the_same_weights_loaded(
     assert (found.by_head() - expected.by_head()).abs().max() < 1e-4
     with pytest.raises(TraceError, match="of an attached model is not followed"):
         found.follow("mlp 0")
+
+
+@pytest.mark.parametrize("build", [olmo2, gemma3])
+def test_rows_of_padding_that_are_zero_do_not_hide_a_norm(build: Callable[[], Any]) -> None:
+    live = build()
+    live.set_attn_implementation("sdpa")
+    mask = torch.arange(7) >= torch.tensor([[0], [3]])
+    trace = minibert.attach(live).trace(input_ids=ids(), attention_mask=mask.long())
+    assert not trace[1].attn_out[1, :3].any()
+    stream = trace[-1].resid_post
+    found = decompose(trace, positions=[-1, 0]).total
+    for row, expected in enumerate((stream[0, [-1, 0]], stream[1, [-1, 3]])):
+        assert (found[row] - expected).abs().max() < 1e-5 * stream.abs().max()
+    why = why_logit(trace, 5, position=-1, sentence=1)
+    assert abs(why.total - float(trace.logits[1, -1, 5])) < 1e-4
 
 
 def test_a_factor_is_in_the_parts() -> None:

@@ -12,12 +12,16 @@ from transformers import (
     DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     T5Config,
@@ -38,6 +42,15 @@ _SIZES = {
 
 def gemma2() -> Any:
     return made(Gemma2ForCausalLM, Gemma2Config, _SIZES, {})
+
+
+def gemma3() -> Any:
+    return made(Gemma3ForCausalLM, Gemma3TextConfig, _SIZES, {})
+
+
+def olmo2() -> Any:
+    config = {name: one for name, one in _SIZES.items() if name != "head_dim"}
+    return made(Olmo2ForCausalLM, Olmo2Config, config, {})
 
 
 def granite() -> Any:
