@@ -257,6 +257,8 @@ class Attached:
         self, inputs: tuple[Any, ...], keywords: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
         """The model's inputs: texts become what the tokenizer makes of them."""
+        if inputs and isinstance(inputs[0], list | tuple) and not inputs[0]:
+            raise TraceError(f"{inputs[0]!r} holds no text; expected one or more.")
         if not inputs or not _is_text(inputs[0]):
             return inputs, keywords, []
         if self.tokenizer is None:

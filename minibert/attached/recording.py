@@ -33,6 +33,8 @@ from minibert.trace.edit import Point, in_layer
 from minibert.trace.identity import Sources
 from minibert.trace.plan import Entry, Named, Plan, Reach, check_hidden, check_values, named
 
+# How the names of inputs end that have a batch axis and then positions, channels or frames.
+_BATCHES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 EditsOfLayer = Mapping[str, Named]
 """By the name of the quantity."""
 
@@ -269,6 +271,11 @@ class Recording:
         self.passes.append(one := Pass())
         first = {getattr(model, "main_input_name", "input_ids"): inputs[0]} if inputs else {}
         for name, given in {**first, **keywords}.items():
+            if isinstance(given, Tensor) and name.endswith(_BATCHES) and 0 in given.shape[:2]:
+                raise TraceError(
+                    f"{name} has the shape {tuple(given.shape)}: there is nothing to run. Expected "
+                    "a batch of one or more, none of them empty."
+                )
             if not isinstance(given, Tensor) or given.dim() != 2:
                 continue
             if name.endswith("attention_mask"):

@@ -384,3 +384,18 @@ def test_a_block_without_an_mlp_is_read() -> None:
     assert torch.equal(trace[1].resid_mid, trace[1].resid_post)
     with pytest.raises(TraceError, match="the block has no MLP"):
         trace[1].mlp_out  # noqa: B018
+
+
+def test_a_batch_without_tokens_is_refused() -> None:
+    attached = minibert.attach(gpt2())
+    for _ in range(2):
+        for shape in ((0, 7), (1, 0)):
+            for options in (
+                {"input_ids": torch.zeros(shape, dtype=torch.long)},
+                {"inputs_embeds": torch.zeros(*shape, 44)},
+            ):
+                with pytest.raises(TraceError, match=rf"has the shape \({shape[0]}, {shape[1]}"):
+                    attached.trace(**options)
+        with pytest.raises(TraceError, match=r"\[\] holds no text"):
+            attached.trace([])
+        attached.trace(ids())
