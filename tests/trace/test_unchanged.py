@@ -66,7 +66,7 @@ WAYS: dict[str, Callable[[Model, nn.Parameter], object]] = {
     "fused optimizer": trained(fused=True),
     "optimizer of lists": trained(foreach=True),
     "in place": within(torch.no_grad, lambda weight: weight.mul_(1.5)),
-    "one number": within(torch.no_grad, lambda weight: weight.view(-1)[:1].add_(1)),
+    "one number": within(torch.no_grad, lambda weight: weight[(0,) * weight.dim()].add_(1)),
     "inference mode": within(torch.inference_mode, lambda weight: weight.mul_(1.5)),
     "data in place": lambda model, weight: weight.data.mul_(1.5),
     "data": lambda model, weight: setattr(weight, "data", weight.detach() * 1.5),
