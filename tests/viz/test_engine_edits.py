@@ -57,7 +57,7 @@ def test_a_wrong_edit_is_named(edits, message):
 
 def test_a_weight_that_nothing_can_be_taken_from_is_not_set():
     probs = torch.tensor([[0.0, 1.0, 0.0]])
-    with pytest.raises(EditError, match="the other weights of query 0 are 0"):
+    with pytest.raises(EditError, match="all other weights of query 0 are 0"):
         set_weight(probs, query=0, key=1, weight=0.5)
     assert set_weight(probs, query=slice(None), key=1, weight=0.5).tolist() == [[0.0, 1.0, 0.0]]
 
