@@ -168,6 +168,7 @@ def test_the_functions_of_a_folder_that_look_like_attention_are_listed_and_not_r
         "raise SystemExit('run')\n"
         "def plain(q, k, v, causal=False, **rest): ...\n"
         "def packed(q, k, v, cu_seqlens): ...\n"
+        "def either(q, k, v, softmax_scale, window_size, cu_seqlens): ...\n"
         "def gated(q, k, v, g): ...\n"
         "def backward(q, k, v, *, do): ...\n"
         "def _private(q, k, v): ...\n"
@@ -183,8 +184,9 @@ def test_the_functions_of_a_folder_that_look_like_attention_are_listed_and_not_r
     assert {one["target"].rpartition(":")[2]: one["signature"] for one in told} == {
         "plain": "plain",
         "packed": "varlen",
+        "either": "flash-attn or varlen",
         "Attention": "plain",
     }
-    assert f"plain      minibert check {code}:plain" in run("check", str(tmp_path)).stdout
+    assert f"  minibert check {code}:plain\n" in run("check", str(tmp_path)).stdout
     code.unlink()
     fails(run("check", str(tmp_path)), "can be called with query, key and value", status=2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from minibert.bench.signatures import KNOWN, guessed_by, named_vectors
+from minibert.bench.signatures import KNOWN, fitting_to, named_vectors
 from minibert.errors import MinibertError
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -73,7 +73,7 @@ def _functions_of(path: Path) -> Iterator[FoundFunction]:
         vectors = named_vectors(names)
         callable_ = {*required} - {*vectors} - KNOWN.keys() <= {"ctx"}
         if vectors and callable_ and not one.name.startswith("_"):
-            yield FoundFunction(f"{path}:{one.name}", _signature(names), tuple(names))
+            yield FoundFunction(f"{path}:{one.name}", " or ".join(fitting_to(names)), tuple(names))
 
 
 def _parameters(function: _Function) -> tuple[list[str], list[str]]:
@@ -97,11 +97,3 @@ def _forward_of(one: ast.ClassDef) -> _Function | None:
 def _is_kernel(function: _Function) -> bool:
     """Whether it takes pointers, as what triton.jit decorates."""
     return any("jit" in ast.unparse(one) for one in function.decorator_list)
-
-
-def _signature(names: list[str]) -> str:
-    try:
-        return guessed_by(names)
-    except MinibertError as error:
-        # "its parameters are those of A and of B; say which".
-        return str(error).split(" those of ")[1].split(";")[0].replace(" of ", " ")

@@ -666,15 +666,21 @@ def guessed_by(names: Collection[str]) -> str:
 
     Raises MinibertError where more than one fits.
     """
+    fitting = fitting_to(names)
+    if len(fitting) > 1:
+        raise MinibertError(f"it fits {' and '.join(fitting)}; say which: --signature NAME")
+    return fitting[0]
+
+
+def fitting_to(names: Collection[str]) -> list[str]:
+    """The conventions that these parameters may be of; at least one."""
     fitting = [
         one.name
         for one in SIGNATURES.values()
         if one.known_by and one.known_by <= {*names} and one.never not in names
     ]
-    if len(fitting) > 1:
-        raise MinibertError(f"it fits {' and '.join(fitting)}; say which: --signature NAME")
     ours = {*_VECTORS, "lengths"} <= {*names}
-    return fitting[0] if fitting else "minibert" if ours else "plain"
+    return fitting or ["minibert" if ours else "plain"]
 
 
 _SHAPES = frozenset({"groups", "value_size"})
